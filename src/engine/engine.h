@@ -34,7 +34,7 @@ typedef struct fxa__analysis {
     const fxa__problem *problem;
     /* result of engine->analyze; NULL = analyze has not been called, or `compile` has taken the result over */
     void *derived;
-    fxa_error failure; /* status: FXA_OK, or the status with which engine->analyze failed */
+    fxa_error failure; /* the failure of engine->analyze; its status is FXA_OK if there is none */
 } fxa__analysis;
 
 /* Sets *out to the result of engine->analyze. The first call for an analysis calls engine->analyze; later calls return
@@ -52,17 +52,17 @@ fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *
 
 typedef struct fxa__engine {
     const char *name;
-    uint32_t version;     /* version of the engine; a change of saved code or of results changes it */
+    uint32_t version;     /* must be raised when the format of saved code, or any result, changes */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
     uint32_t device;      /* kind of memory (fxa_device) in which all pointers of a run must be */
-    /* true: bound->pool of a run is the context's thread pool; false: NULL. The pool has p->host->width workers, which
-     * is constant, so the workspace size may depend on the number of workers. */
+    /* If true, bound->pool of a run is the context's thread pool, else NULL. The workspace size may depend on the
+     * number of workers of the pool, p->host->width, because this number is constant. */
     bool threads;
 
-    /* Opens an instance and writes its identity: for device `ordinal`, or, if `target` is not NULL, for the device that
-     * the device description `target` describes. A malformed `target` fails with E_PROBLEM. The caller stores every
-     * failure but E_MEMORY as the reason why the engine is unavailable. An engine without state has `open` and `close`
-     * NULL; `self` is then NULL and the identity "". */
+    /* Opens an instance for device `ordinal`, or, if the device description `target` is not NULL, for the device that
+     * it describes. Writes the identity of the instance. A malformed `target` fails with E_PROBLEM. The caller stores
+     * every failure but E_MEMORY as the reason why the engine is unavailable. An engine without state has `open` and
+     * `close` NULL; `self` is then NULL and the identity "". */
     fxa_status (*open)(fxa__host *host, int32_t ordinal, const char *target, void **self, char identity[FXA__IDENTITY],
                        fxa_error *err);
     void (*close)(fxa__host *host, void *self);
@@ -76,11 +76,14 @@ typedef struct fxa__engine {
     fxa_status (*analyze)(void *self, const fxa__problem *p, void **derived, fxa_error *err);
     /* Frees the result of `analyze`, which is not NULL. */
     void (*analysis_free)(void *self, void *derived);
-    /* Queries whether the engine supports the problem. The caller has set report->engine to the engine's name and the
-     * other members to zero. Sets the members supported, or reason if the problem is refused; deterministic;
-     * multiplies_zeros; tile_q and tile_k; and workspace, to the exact bytes, or to UINT64_MAX if they exceed a size_t,
-     * which the caller turns into a refusal. `code`: cached code of this instance for the key of the problem; NULL =
-     * none. Fails only if the query cannot be answered. */
+    /* Queries whether the engine supports the problem. Fails only if the query cannot be answered. The caller has set
+     * report->engine to the engine's name and the other members of the report to zero. Sets these members:
+     *   supported                      if the problem is supported
+     *   reason                         if the problem is refused
+     *   deterministic, multiplies_zeros, tile_q, tile_k
+     *   workspace                      exact size in bytes; UINT64_MAX if it exceeds a size_t, for which the caller
+     *                                  refuses the problem
+     * `code`: this instance's cached code for the key of the problem; NULL = none. */
     fxa_status (*query)(fxa__analysis *a, const void *code, fxa_support *report, fxa_error *err);
     /* Returns FXA_OK if the engine's compiler is present, else E_UNSUPPORTED with the reason, or E_MEMORY. Support
      * queries call this function and, without a compiler, search the caches for code; plan creation does not call it.
@@ -100,8 +103,8 @@ typedef struct fxa__engine {
     /* Returns the estimated seconds of a run of a supported problem. NULL: no estimate; fxattn then prefers the engine
      * that is first in the registry. */
     double (*cost)(fxa__analysis *a);
-    /* Compiles the problem to immutable code in memory of its host, and may take over a->derived. Sets *bytes to the
-     * size of the code for the cache; may set *code to NULL. */
+    /* Compiles the problem to immutable code in memory that the problem's host allocates. May take over a->derived.
+     * Sets *bytes to the size of the code, which the cache counts. May set *code to NULL. */
     fxa_status (*compile)(fxa__analysis *a, void **code, size_t *bytes, fxa_error *err);
     /* Frees code that no call of `run` is using. Kernels that `run` has started on a device may still use the code, so
      * the engine waits for them. The calling thread need not be the one that dropped the last reference to the code
@@ -109,13 +112,13 @@ typedef struct fxa__engine {
     void (*release)(void *self, void *code);
     /* Checks that all pointers of the bound arguments are memory of the instance's device. NULL: no check. */
     fxa_status (*check)(void *self, const fxa__problem *p, const fxa__bound_args *bound, fxa_error *err);
-    /* Called before `run` for problems with FXA_GRAPH_CAPTURE. If `stream` is being captured into a CUDA graph,
-     * arranges that drop(what) is called when the graph and its executables are destroyed, by a thread that may not
-     * call the driver, and sets *tied to true. NULL: no run needs code after all plans with this code are destroyed. */
+    /* Called before `run` for problems with FXA_GRAPH_CAPTURE. If `stream` is being captured into a CUDA graph, sets
+     * *tied to true and arranges that, when the graph and its executables are destroyed, a thread that may not call the
+     * driver calls drop(what). NULL: CUDA graphs do not need the code after the last plan with it is destroyed. */
     fxa_status (*tie)(void *self, void *stream, void (*drop)(void *what), void *what, bool *tied, fxa_error *err);
-    /* Runs the code with checked arguments. Allocates nothing, takes no lock except the pool's, and may report progress
-     * to bound->progress. On a device, `run` starts the work and returns; the started work must not read host memory of
-     * `bound` or `p`. */
+    /* Runs the code with checked arguments. Allocates nothing, takes no lock except the thread pool's, and may report
+     * progress to bound->progress. On a device, `run` starts the work and returns; the started work must not read host
+     * memory of `bound` or `p`. */
     fxa_status (*run)(void *self, const void *code, const fxa__problem *p, const fxa__bound_args *bound,
                       fxa_error *err);
     /* Checks after a run that the red zones between the buffers of a workspace, or of a copy of a workspace, were not
@@ -131,9 +134,9 @@ typedef struct fxa__engine {
      * plan bytes have no such section, and loading a plan compiles it again. */
     void (*save)(void *self, const void *code, fxa__writer *w);
     fxa_status (*load)(fxa__analysis *a, fxa__reader *r, void **code, size_t *bytes, fxa_error *err);
-    const fxa__memory *memory; /* allocation and copies on the device; NULL for engines of the host */
-    /* Starts fxa_merge on args->stream; the arguments are checked and on this device. NULL: fxattn copies the operands
-     * to the host and the result back by `memory`, which waits for the stream. */
+    const fxa__memory *memory; /* allocates device memory, copies to and from it; NULL for engines of the host */
+    /* Starts fxa_merge on args->stream. The arguments are checked and in memory of this device. NULL: fxattn copies the
+     * operands to the host, merges them there, copies the result to the device, and waits for the stream. */
     fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Checks that the pointers of a run are device memory (gpu_pointers.h). Which slots a problem uses is read from the
- * tables of src/problem, so a new slot needs no change in this file. bound_args.c has already refused missing pointers;
- * a pointer that is NULL here is optional or has no elements. Params are in host memory and are not checked.
+ * Checks that the pointers of a run are device memory (gpu_pointers.h). Which slots (pointer arguments of a run) a
+ * problem uses is read from the operand table of src/problem, so a new operand needs no change in this file.
+ * bound_args.c has already refused missing pointers: a pointer that is NULL here is optional or points to an operand
+ * without elements. Params are in host memory and are not checked.
  */
 #include "gpu_pointers.h"
 
@@ -22,7 +23,7 @@ static fxa_status gpu_check_slots(const fxa__gpu *gpu, const fxa_problem *p, con
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name(slot), bound->slot[slot], err));
     }
     for (int i = FXA_SLOT_Q_LENGTHS; i < FXA_SLOT_COUNT; i++)
-        if (bound->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* most slots are NULL, so this test is first */
+        if (bound->slot[i] && fxa__slot_length(p, (fxa_slot)i) > 0) /* the cheap NULL test comes first */
             FXA_TRY(gpu_check_one(gpu, "slot", fxa_slot_name((fxa_slot)i), bound->slot[i], err));
     return FXA_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of fxa__engine that all engines of CUDA devices share, above src/gpu: the check of a run's pointers, and
- * the lifetime of code that CUDA graphs use. `self` is an engine's instance, whose first member must be its
- * fxa__gpu.
+ * Functions of fxa__engine that all engines of CUDA devices share: the check of a run's pointers, and the lifetime of
+ * code that CUDA graphs use. They call the functions of src/gpu. `self` is an engine's instance, whose first member
+ * must be an fxa__gpu.
  */
 #ifndef FXA_ENGINE_GPU_ENGINE_H
 #define FXA_ENGINE_GPU_ENGINE_H

@@ -106,7 +106,8 @@ static bool instance_is_of(const fxa__instance *i, const fxa__engine *engine, in
     return !target || strcmp(i->target, target) == 0;
 }
 
-/* Returns the instance, or NULL if it was not opened yet. Sets *count to the number of instances that were compared. */
+/* Returns the host's instance for engine, ordinal and target; NULL if there is none, and then *count is the number of
+ * all instances. */
 static fxa__instance *instance_find(fxa__host *host, const fxa__engine *engine, int32_t ordinal, const char *target,
                                     size_t *count) {
     *count = 0;
@@ -254,8 +255,8 @@ void fxa__code_release(fxa__code *code) {
     fxa__host_release(host);
 }
 
-/* Thread function: releases the code in the instance's list `dropped`, which no plan refers to, then the reference to
- * the host that fxa__code_drop has left to this thread. */
+/* Thread function: releases the code in the instance's list `dropped`, then the reference to the host, which
+ * fxa__code_drop has passed to this thread. */
 static void *code_drain_thread(void *what) {
     fxa__instance *i = what;
     fxa__host *host = i->host;
@@ -264,8 +265,9 @@ static void *code_drain_thread(void *what) {
     return NULL;
 }
 
-/* Code that is dropped while the context exists is released by a later call. Code that is dropped after the context was
- * destroyed is released by a new thread; if the thread cannot be created, code and host are leaked. */
+/* Code whose last reference is dropped while the context exists is released by the next call that drains the list
+ * `dropped` (instance.h). After the context was destroyed, a new thread releases the code; if the thread cannot be
+ * created, code and host are leaked. */
 void fxa__code_drop(void *what) {
     fxa__code *code = what;
     if (atomic_fetch_sub_explicit(&code->refs, 1, memory_order_acq_rel) != 1) return;

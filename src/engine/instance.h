@@ -2,13 +2,14 @@
  *
  * Instances of engines, and reference-counted code that they compiled. Plans use engines through instances only.
  *
- * There is one instance per engine, device and target. The first request opens it, and it lives as long as its host.
- * Code is shared by the cache and by the plans that run it; each holds a reference. The last reference may be dropped
- * in any thread, by a finalizer for example, while other threads compile and run. Device code whose last reference is
- * dropped is therefore not released at once, but pushed onto a lock-free list of its instance:
+ * There is one instance per engine, device and target. The first request opens the instance, and the end of the
+ * fxa__host (the part of a context that its plans share) closes it. Code is shared by the cache and by the plans that
+ * run it: the cache and each plan hold a reference. The last reference may be dropped in any thread, by a finalizer for
+ * example, while other threads compile and run. Device code whose last reference is dropped is therefore not released
+ * at once, but pushed onto a lock-free list of its instance:
  *
- *     fxa__code_release --> instance->dropped --> released by the next call that opens, compiles, clears a cache
- *                                                 or destroys the context
+ *     fxa__code_release --> instance->dropped --> released by the next call that opens an instance, compiles a problem,
+ *                                                 clears a cache or destroys the context
  *
  * After the context has been destroyed, code is released when its last reference is dropped; fxa__code_drop, whose
  * caller may not call the driver, starts a thread that releases the code.
@@ -30,9 +31,10 @@ typedef struct fxa__instance {
     char *target; /* description of a device that is not in this machine; NULL = device `ordinal` */
     void *self;   /* the instance's state: result of engine->open */
     char identity[FXA__IDENTITY];
-    fxa_error failure;            /* status FXA_OK: the instance is open; else the reason why `open` failed */
-    int64_t process;              /* ID of the process that opened the instance */
-    _Atomic(fxa__code *) dropped; /* list of device code without references, which a later call releases */
+    fxa_error failure; /* the failure of engine->open; its status is FXA_OK if the instance is open */
+    int64_t process;   /* ID of the process that opened the instance */
+    /* list of device code that has no references left and is not released yet */
+    _Atomic(fxa__code *) dropped;
 } fxa__instance;
 
 /* Finds or opens the instance of an engine for a device or target. Returns FXA_OK also if the engine's `open` failed;
@@ -47,8 +49,8 @@ fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
 fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p);
 /* Releases all code of the host's instances that has no references left. */
 void fxa__instances_drain(fxa__host *host);
-/* Releases code without references when the context is destroyed. After this call, code is released as soon as its last
- * reference is dropped. */
+/* Called when the context is destroyed: releases all code that has no references left. After this call, code is
+ * released as soon as its last reference is dropped. */
 void fxa__instances_close(fxa__host *host);
 
 struct fxa__code {
@@ -56,19 +58,19 @@ struct fxa__code {
     fxa__instance *instance;
     void *code;      /* the engine's code; NULL for engines that need none */
     size_t bytes;    /* size that the cache counts, this struct included */
-    fxa__code *next; /* in instance->dropped */
+    fxa__code *next; /* next code in instance->dropped */
 };
 
-/* Creates code of an analysis of the instance, with one reference. `section`: plan bytes to load the code from, all of
- * which must be read; NULL = the engine compiles. */
+/* Creates code for the problem of `a`, with one reference. If `section` is NULL, the engine compiles the code; else the
+ * engine loads the code from these plan bytes, and fails if bytes are left over. */
 fxa_status fxa__code_create(fxa__instance *instance, fxa__analysis *a, const fxa__reader *section, fxa__code **out,
                             fxa_error *err);
 /* Adds a reference; returns `code`. */
 fxa__code *fxa__code_retain(fxa__code *code);
 /* Drops a reference to code; `code` may be NULL. */
 void fxa__code_release(fxa__code *code);
-/* Drops a reference to code of a device from a CUDA graph's destructor, which may not call the driver; the code is
- * released later. */
+/* Drops a reference to device code. For the destructor of a CUDA graph, which may not call the driver: the code is
+ * released later, in another thread or call. */
 void fxa__code_drop(void *code);
 
 #endif

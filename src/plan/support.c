@@ -178,8 +178,8 @@ static void support_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_give(&cache->lock);
 }
 
-/* Sets *out to true if plan creation would find compiled code of the analysis in the plan cache or on disk. Code on
- * disk is loaded into the plan cache, so that the result stays true. */
+/* Sets *out to true if plan creation would find compiled code for the problem of `a` in the plan cache or on disk. Code
+ * on disk is loaded into the plan cache, so that the result stays true. */
 static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, bool *out,
                                    fxa_error *err) {
     uint8_t key[16];
@@ -191,8 +191,8 @@ static fxa_status support_has_code(fxa_context *ctx, fxa__instance *instance, fx
     return FXA_OK;
 }
 
-/* Makes *out a refusal if the engine's compiler is not present and no cache has code of the analysis. If the compiler
- * is not present, sets *lasts to false: the result then depends on the contents of the caches, which may change. */
+/* Makes *out a refusal if the engine's compiler is not present and no cache has compiled code for the problem of `a`.
+ * If the compiler is not present, sets *lasts to false: the result then depends on the caches, which may change. */
 static fxa_status support_check_ready(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                                       bool *lasts, fxa_error *err) {
     fxa_error why;

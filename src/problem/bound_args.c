@@ -2,8 +2,8 @@
  *
  * Checks the arguments of one run against the problem: whether pointers are set and aligned, whether counts and params
  * are right, and whether the workspace is large enough. Valid arguments are stored in an fxa__bound_args, which engines
- * read. Its views of captured tensors are in memory of the calling function, so a run allocates nothing. run_regions.c
- * checks that outputs overlap nothing; bound_args_values.c checks the values of lengths and page numbers.
+ * read. The views of captured tensors are in memory of the calling function; no memory is allocated here. run_regions.c
+ * checks that no output overlaps other memory; bound_args_values.c checks the values of lengths and page numbers.
  */
 #include "index_check.h"
 #include "scales.h"
@@ -22,8 +22,8 @@ static bool args_are_unchecked(const fxa_args *args, const void *data) {
 }
 
 /* Fails if the pointer of a region is NULL or not aligned, or if the region leaves the address space. `align`: the
- * alignment that the problem guarantees, 0 = none. `flag` or else `why` states in the message why the pointer is
- * required. */
+ * alignment that the problem guarantees, 0 = none. The message for a NULL pointer names the flag that requires the
+ * pointer; without a flag (NULL), the message has the text `why`. */
 static fxa_status args_check_pointer(const char *kind, const char *name, const fxa__region *r, uint32_t align,
                                      const char *why, const char *flag, fxa_error *err) {
     int64_t first, end;
@@ -71,8 +71,9 @@ static fxa_status args_check_operands(const fxa_problem *p, const fxa_args *args
     return FXA_OK;
 }
 
-/* [slot] Parts of error messages about a slot. lacks, what: what the problem lacks if it does not read the slot, such
- * as "flag" and "FXA_PADDING". why: the reason why a problem reads the slot. */
+/* [slot] Parts of two error messages about a slot:
+ * - The slot is set, but the problem does not read it: "it lacks <lacks> <what>", such as "it lacks flag FXA_PADDING".
+ * - The slot is NULL, but the problem reads it: `why`. */
 static const struct args_table {
     const char *lacks, *what, *why;
 } args_tables[FXA_SLOT_COUNT] = {
@@ -123,13 +124,13 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
         const struct args_table *row = &args_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
-        /* VARLEN with PAGED: CU_K is ignored */
+        /* with both VARLEN and PAGED, the problem does not use slot CU_K; setting the slot is no error */
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN);
         if (n < 0 && slot[i] && scale) FXA_TRY(args_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
             return args_fail_unused((fxa_slot)i, "read", row->lacks, row->what, err);
         if (n < 0 || (optional && !slot[i]) || args_are_unchecked(args, slot[i])) continue;
-        FXA__ASSERT(optional || row->why); /* each table that a problem can require has a row */
+        FXA__ASSERT(optional || row->why); /* args_tables has an entry for each required slot */
         fxa__region r = {slot[i], fxa__slot_element((fxa_slot)i), 1, {n}, {1}};
         FXA_TRY(args_check_pointer("slot", fxa_slot_name((fxa_slot)i), &r, 0, row->why, NULL, err));
     }

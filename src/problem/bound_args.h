@@ -16,11 +16,13 @@ typedef struct fxa__bound_args {
     void *slot[FXA_SLOT_MAX];
     bool skip_pointer_checks; /* true = do not check that pointers belong to the device (FXA_SKIP_POINTER_CHECKS) */
     /* Factor of Q K^T. If the problem has the flag SCALARS_IN_MEMORY and runs on a device, kernels read scale, seed and
-     * params from their slots, and the members of these names are not used. */
+     * params from slots, and the members `scale`, `seed` and `params` are not used. */
     double scale;
-    /* [slot] Scales of 8-bit operands. load: factor of elements after they are read; store: factor of elements before
-     * they are written. On a device both are 1, because kernels read the scale slots. amax: address that receives the
-     * amax, or NULL. The elements `store` and `amax` of slot DO are those of dS. */
+    /* [slot] Scales of 8-bit operands.
+     * - load: factor of elements after they are read. 1 on a device, because kernels read the scale slots.
+     * - store: factor of elements before they are written. 1 on a device.
+     * - amax: address that receives the maximum absolute value of the elements, or NULL.
+     * dS, the gradient of the scores, has no slot: store[FXA_SLOT_DO] and amax[FXA_SLOT_DO] belong to dS. */
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
     float *amax[FXA__SCALED_SLOTS];
     const double *params;
@@ -47,10 +49,10 @@ typedef struct fxa__bound_args {
 #define FXA__ARGS_VIEWS (3 * FXA_MAX_TENSORS)
 /* Minimum struct_size of fxa_args. A struct that ends after the member `scale` suffices for a run without a program. */
 #define FXA__ARGS_MIN offsetof(fxa_args, params)
-/* Checks the arguments of a run against the problem: set and aligned pointers, overlap, counts, int params, and a
- * workspace of fxa__index_workspace + engine_workspace bytes. Fills *out and views[FXA__ARGS_VIEWS], the views of
- * captured tensors that *out points to. If `readable` (host memory), also reads and checks lengths, offsets, page
- * numbers and scalars. Does not write to memory that `args` points to. */
+/* Checks the arguments of a run against the problem: pointers are set and aligned, outputs do not overlap other memory,
+ * counts and params are valid, and the workspace has fxa__index_workspace + engine_workspace bytes. If `readable` (host
+ * memory), also reads and checks lengths, offsets, page numbers and scalars. Fills *out and views[FXA__ARGS_VIEWS], the
+ * views of captured tensors that *out points to. Does not write to memory that `args` points to. */
 fxa_status fxa__bound_args_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
                                 fxa_view *views, fxa__bound_args *out, fxa_error *err);
 

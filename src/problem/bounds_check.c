@@ -12,8 +12,9 @@
 
 #include <string.h>
 
-/* Maximum number of node evaluations of the walk over all pairs, and also of the random sample: 1 to 2 seconds each.
- * The walk covers 4 million pairs of a program with 8 nodes, because it spends two evaluations per node and pair. */
+/* Maximum number of node evaluations of the search over all pairs of a row and a key; the search of random pairs has
+ * the same limit. Each takes at most 1 to 2 seconds. For a program with 8 nodes this is enough for 4 million pairs,
+ * because the search counts two evaluations per node and pair. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 
@@ -23,7 +24,7 @@ typedef struct query_row {
     int64_t last[4]; /* pair (b, h, q, k) of the last load counted here, so that each pair counts once */
 } query_row;
 
-/* Adds an out-of-bounds load to the report of its tensor and axis. Returns true, which continues the walk. */
+/* Adds an out-of-bounds load to the report of its tensor and axis. Returns true, which continues the search. */
 static bool query_count(void *user, const fxa__miss *m) {
     FXA__ASSERT(m->tensor >= 0 && m->tensor < FXA_MAX_TENSORS && m->axis >= 0 && m->axis < FXA_MAX_RANK);
     FXA__ASSERT(m->index < -m->size || m->index >= m->size); /* else the index is in bounds */
@@ -70,8 +71,8 @@ static uint64_t query_pairs(const fxa__problem *p, const fxa__bound_args *bound)
     return query_times(pairs, heads);
 }
 
-/* Replaces the counts of out-of-bounds loads by estimates from random pairs. Called if the walk over all pairs used up
- * its budget. An estimate is at least the count of the walk so far. */
+/* Replaces the counts of out-of-bounds loads in `rows` by estimates from random pairs of a row and a key. Called if the
+ * search over all pairs has used up the budget. No estimate is less than the count that this search found. */
 static void query_estimate(const fxa__problem *p, const fxa__bound_args *bound, void *memory, query_row *rows,
                            uint64_t all) {
     uint64_t nodes = (uint64_t)p->program->n_nodes + 1, most = QUERY_BUDGET / nodes;

@@ -29,8 +29,8 @@ bool fxa__rows_are_aligned(const fxa_problem *p) {
     return (p->flags & FXA_BOTTOM_RIGHT) && !(p->flags & (FXA_CAUSAL | FXA_WINDOW));
 }
 
-/* Sets *lo..*hi to the range, over all possible runs, of the program's input k_len if `is_key`, else of q_len. q_len is
- * at least 1, because no program runs for a sequence without rows. */
+/* Sets *lo..*hi to the range, over all possible runs, of the input k_len of the program (if `is_key`) or of the input
+ * q_len (otherwise). q_len is at least 1, because no program runs for a sequence without rows. */
 static void seen_range(const fxa_problem *p, bool is_key, int64_t *lo, int64_t *hi) {
     int64_t fixed = is_key ? p->global_k_len : p->global_q_len, most = is_key ? p->sk : p->sq;
     bool ragged = p->flags & (FXA_PADDING | FXA_VARLEN);
@@ -98,7 +98,8 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
                         const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s) {
     const fxa_problem *in = &p->in;
     int64_t outer = b, position = s;
-    if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start; /* packed: batch strides are 0 */
+    /* the sequences of packed tensors have no batch axis: stride[0] is 0 */
+    if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start;
     if (is_key && (in->flags & FXA_PAGED)) {
         const int32_t *pages = bound->slot[FXA_SLOT_PAGES];
         int64_t page_size = in->page_size, per_batch = fxa__div_up(in->sk, page_size);

@@ -62,7 +62,8 @@ static fxa_tile_bounds index_coords(const fxa__index_work *w, const index_box *x
     return box;
 }
 
-/* Adds `times` evaluations of all nodes to w->evaluated. Stops the walk if the budget is used up. */
+/* Adds the cost of `times` evaluations of the score program and of w->program to w->evaluated, the number of evaluated
+ * nodes. Stops the search if the budget is used up. */
 static void index_spend(fxa__index_work *w, uint64_t times) {
     w->evaluated += times * (uint64_t)(w->p->program->n_nodes + w->program->n_nodes);
     if (w->evaluated >= w->walk->budget) w->stopped = w->walk->gave_up = true;
@@ -103,8 +104,8 @@ static void index_evaluate_box(fxa__index_work *w, const index_box *x) {
         }
 }
 
-/* Walks over the pairs of batch entry w->b and head w->h, with a stack of boxes. A box that is neither proven in bounds
- * nor small is halved along its longer side. */
+/* Searches all pairs of a row and a key of batch entry w->b and head w->h. A box (a rectangle of pairs) that is neither
+ * proven in bounds nor small is halved along its longer side. */
 static void index_walk_head(fxa__index_work *w) {
     index_box stack[INDEX_DEPTH];
     size_t depth = 0;
@@ -112,7 +113,8 @@ static void index_walk_head(fxa__index_work *w) {
     while (depth && !w->stopped) {
         index_box x = stack[--depth], half = x;
         int64_t rows = x.q_hi - x.q_lo + 1, keys = x.k_hi - x.k_lo + 1;
-        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1)); /* cost of range analysis: mask and loads */
+        /* range analysis examines the mask and each load */
+        index_spend(w, INDEX_RANGE_COST * (uint64_t)(w->n_loads + 1));
         if (w->stopped || index_box_is_inside(w, &x)) continue;
         if (rows * keys <= INDEX_LEAF) {
             index_evaluate_box(w, &x);
@@ -182,8 +184,8 @@ static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     return from[fxa__program_output(p, FXA__OUT_MASK)];
 }
 
-/* Returns true if an int or bool of the program depends on the score. Otherwise the loads that a result needs do not
- * depend on the score. `from`: scratch memory, one byte per node. */
+/* Returns true if a node of type int or bool depends on the score. If no such node does, the score decides neither the
+ * indices of loads nor which loads the result needs. `from`: scratch memory, one byte per node. */
 static bool index_reads_score(const fxa_program *p, uint8_t *from) {
     bool decides = false;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -259,7 +261,7 @@ static void index_program(fxa__index_work *w, const fxa_program *program, bool b
     for (int64_t b = 0; b < (by_b ? p->b : 1); b++)
         for (int64_t h = 0; h < (by_h ? p->hq : 1) && !w->stopped; h++) {
             index_set_head(w, b, h);
-            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* no head has pairs */
+            if (w->seq.q_len <= 0 || w->seq.k_len <= 0) break; /* no rows or no keys, in any head */
             index_walk_head(w);
         }
 }

@@ -5,8 +5,8 @@
  *   mask        always
  *   score       where the mask is true
  *   select      its condition and the selected operand
- *   && and ||   only one operand, if this operand decides the result and has no out-of-bounds load; else both
- *   with_grad   operand 0, and operand 1 where the derivative of the score is computed
+ *   && and ||   an operand that alone decides the result and has no out-of-bounds load; without such an operand, both
+ *   with_grad   (value of operand 0, gradient of operand 1) operand 0; operand 1 only where gradients are computed
  */
 #include "index_work.h"
 

@@ -2,7 +2,7 @@
  *
  * Proves that no run of a problem has an out-of-bounds index where the result needs the element, for any contents of
  * the tensors. The proof builds a program whose mask is true where a needed index is out of bounds. Range analysis must
- * then prove that this mask is always false. The built program contains the mask and the conditions of the problem's
+ * then prove that this mask is always false. The new program contains the mask and the conditions of the problem's
  * program, so the load of `t[q - k]` with `mask = q >= k && q - k < n` is proven to be in bounds.
  */
 #include "geometry.h"
@@ -11,8 +11,10 @@
 
 #include "../base/invariant.h"
 
-/* Values of the built program, indexed by nodes of the problem's program. node: value of the node. miss: a bool that is
- * true if the node depends on an out-of-bounds load; PROVE_NEVER stands for the constant false. */
+/* `b` builds a program from `program`, the problem's program. Both arrays have one value of the new program per node of
+ * `program`:
+ * - node: the value of the node itself.
+ * - miss: a bool that is true if the node depends on an out-of-bounds load; PROVE_NEVER = always false. */
 typedef struct prove_values {
     fxa_builder *b;
     const fxa_program *program;
@@ -22,19 +24,19 @@ typedef struct prove_values {
 
 #define PROVE_NEVER ((fxa_value)-1)
 
-/* Returns the value x || y of the built program. */
+/* Returns the value x || y in the program that v->b builds. */
 static fxa_value prove_either(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return x == PROVE_NEVER ? y : x;
     return fxa_builder_op2(v->b, FXA_OP_OR, x, y);
 }
 
-/* Returns the value x && y of the built program. */
+/* Returns the value x && y in the program that v->b builds. */
 static fxa_value prove_both(prove_values *v, fxa_value x, fxa_value y) {
     if (x == PROVE_NEVER || y == PROVE_NEVER) return PROVE_NEVER;
     return fxa_builder_op2(v->b, FXA_OP_AND, x, y);
 }
 
-/* Returns a bool of the built program that is true if an index of the load n is out of bounds. */
+/* Returns a bool, in the program that v->b builds, that is true if an index of the load n is out of bounds. */
 static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     fxa_value outside = PROVE_NEVER;
     for (int d = 0; d < n->n_args; d++) {
@@ -48,16 +50,16 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns a bool of the built program that is true if a needed operand of && or || depends on an out-of-bounds load.
- * `miss` is that bool for one operand, `decider` is the other operand: where `decider` alone decides the result, the
- * first operand is not needed. Returns `miss` itself if `decider` may depend on an out-of-bounds load too. */
+/* Returns a bool, in the program that v->b builds, for one operand x of a node `x && decider` or `x || decider`. The
+ * bool is true where x depends on an out-of-bounds load (`miss`) and `decider` alone does not decide the result.
+ * Returns `miss` unchanged if `decider` too may depend on an out-of-bounds load. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;
     return prove_both(v, miss, is_or ? fxa_builder_op1(v->b, FXA_OP_NOT, x) : x);
 }
 
-/* Returns a bool of the built program that is true if node n depends on an out-of-bounds load. */
+/* Returns a bool, in the program that v->b builds, that is true if node n depends on an out-of-bounds load. */
 static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     fxa_value found = PROVE_NEVER;
     if (n->op == FXA_OP_SELECT) {
@@ -76,7 +78,7 @@ static fxa_value prove_node(prove_values *v, const fxa__node *n) {
     return found;
 }
 
-/* Sets the mask of the built program, which is true where the result needs an element that is out of bounds. */
+/* Sets the mask of the program that v->b builds: true where the result needs an element that is out of bounds. */
 static void prove_fill(prove_values *v) {
     const fxa_program *p = v->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE), mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -109,7 +111,7 @@ static void prove_box(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* otherwise q may wrap to any value */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* false: q may wrap to any 32-bit value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
     box->hi[FXA_INPUT_Q_ROW] = (int32_t)p->sq - 1;
@@ -133,7 +135,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* is ignored: if the built program is too large, nothing is proven */
+        fxa_error too_large; /* is ignored: if the new program is too large, nothing is proven */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

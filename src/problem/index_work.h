@@ -31,14 +31,14 @@ typedef struct fxa__index_work {
     bool mask_loads; /* true = the mask depends on a load with indices */
     fxa__seq seq;
     int64_t b, h;
-    /* weight: number of pairs that one evaluated pair represents (fxa__miss); evaluated: number of node evaluations
-     * so far */
+    /* weight: number of pairs that each evaluated pair counts for, see fxa__miss.weight.
+     * evaluated: number of node evaluations so far. */
     uint64_t weight, evaluated;
-    bool stopped; /* true = the walk has ended early */
+    bool stopped; /* true = the search has ended early */
 } fxa__index_work;
 
 /* Evaluates the program at row q and key k of w->b and w->h, and calls walk->found for each out-of-bounds index of a
- * load that the result needs; sets w->stopped if the caller ends the walk. */
+ * load that the result needs. Sets w->stopped if walk->found returns false. */
 void fxa__index_pair(fxa__index_work *w, int64_t q, int64_t k);
 
 #endif

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#define MERGE_CHUNK 64 /* number of elements of O that are merged at a time, so that no head dim needs an allocation */
+#define MERGE_CHUNK 64 /* number of elements of a row of O that are merged at a time, in arrays on the stack */
 
 void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b, int64_t d) {
     double m = fxa__fmax(*lse_a, lse_b);
@@ -26,9 +26,9 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
         return;
     }
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
-    FXA__ASSERT(!(sum < 1)); /* the larger LSE has weight 1; sum is NaN if m is NaN or +inf */
+    FXA__ASSERT(!(sum < 1)); /* the larger LSE has weight 1, unless the weight is NaN */
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* false if m is NaN or +inf: weights and row then become NaN */
+    bool skip_a = w_a == 0 && w_b == w_b; /* false if a weight is NaN: o_a then becomes NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }
@@ -40,7 +40,7 @@ typedef struct merge_side {
     const char *name; /* name in messages */
     fxa_operand *t;
     void *data;
-    /* row: true = one element per row, like LSE, else one vector; written: true = the merge writes the tensor */
+    /* row: true = one element per row (LSE), false = one vector per row (O). written: true = output of the merge. */
     bool row, written;
 } merge_side;
 

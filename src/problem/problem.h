@@ -12,12 +12,13 @@ typedef struct fxa__problem {
     atomic_size_t refs;
     fxa__host *host;
     size_t bytes;
-    /* The caller's struct, resolved:
-     * - struct_size is this library's; hkv, d_v and dtypes are filled in; unused fields are cleared.
-     * - Every operand is STRIDED with explicit strides (packed and paged layouts as documented at the flags). LSE, dLSE
-     *   and row maximum use stride[0..2], sinks stride[1]. Strides of unused operands and absent axes are 0.
-     * - The step of a map is never 0. Captures are strided and grad_strided.
-     * - captures and target point into this object. program and bprop are the caller's programs, retained, or NULL.
+    /* A copy of the caller's struct, with these changes:
+     * - struct_size is the size of fxa_problem in this library.
+     * - Default values of hkv, d_v and dtypes are filled in. Fields that the problem does not use are cleared.
+     * - Every operand has the layout STRIDED and explicit strides; strides of unused operands and absent axes are 0.
+     *   LSE, dLSE and row maximum use stride[0..2], sinks stride[1].
+     * - The step of an index map is never 0. Every capture has explicit strides, and so has the gradient of a capture.
+     * - captures and target point into this object. program and bprop, if not NULL, are retained.
      * - engine is NULL, because the plan stores the engine. */
     fxa_problem in;
     /* The program that engines lower, never NULL: in.program with built-in masks appended, and with q_row and k_row
@@ -28,12 +29,11 @@ typedef struct fxa__problem {
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
     bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check no index */
-    /* Hash of the entire problem except engine name and target; the engine's identity stands for both. */
+    /* Hash of all fields except `engine` and `target`. A plan key adds the name and the identity of the engine. */
     uint8_t key[16];
 } fxa__problem;
 
-/* Returns d_v as a caller passes it (0 becomes FXA_D_V_ZERO), for a new fxa_problem made from a resolved
- * fxa_problem. */
+/* Returns the d_v with which a caller creates the same problem: FXA_D_V_ZERO for 0, because a caller's 0 means d_qk. */
 static inline int64_t fxa__d_v_given(const fxa_problem *resolved) {
     return resolved->d_v == 0 && resolved->d_qk > 0 ? FXA_D_V_ZERO : resolved->d_v;
 }
@@ -53,14 +53,14 @@ enum {
     FXA__WITH_GEOMETRY = 1,
     FXA__WITH_HEADS = 2,   /* hq, hkv */
     FXA__WITH_WINDOW = 4,  /* window_left, window_right */
-    FXA__WITH_DROPOUT = 8, /* the rate dropout_p; the flag DROPOUT stays in the key of the code */
+    FXA__WITH_DROPOUT = 8, /* the rate dropout_p; the flag DROPOUT belongs to no part */
     /* where the data are: device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
     FXA__WITH_PLACE = 16,
     FXA__WITH_ALL = 31
 };
 
-/* Writes the canonical bytes of a problem (docs/plan-bytes.md), restricted to `parts`, FXA__WITH_x bits. `key` is the
- * hash of the bytes with FXA__WITH_ALL. Sets w->failed if memory runs out. */
+/* Writes the canonical bytes of a problem (docs/plan-bytes.md). `parts` are FXA__WITH_x bits; fields of other parts are
+ * omitted. p->key is the hash of the bytes with FXA__WITH_ALL. Sets w->failed if memory runs out. */
 void fxa__problem_write(const fxa__problem *p, uint32_t parts, fxa__writer *w);
 /* Reads the bytes that fxa__problem_write wrote with FXA__WITH_ALL, and creates the problem. The bytes may come from an
  * untrusted source: fails with E_BYTES or E_VERSION for malformed bytes. */

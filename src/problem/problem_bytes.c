@@ -75,8 +75,8 @@ static void write_captures(fxa__writer *w, const fxa_capture *captures, size_t n
     }
 }
 
-/* Writes which of the inputs q_row and k_row equal q and k. Only bytes without geometry need this: compiled code that
- * reads q_row depends on whether a map shifts q, and the base of a map is part of the geometry. */
+/* Writes which of the program inputs q_row and k_row equal q and k; compiled code depends on this. Only for bytes
+ * without geometry: in bytes with geometry, the index maps determine which of these inputs are equal. */
 static void write_identity_inputs(fxa__writer *w, const fxa_problem *p, bool geometry) {
     uint32_t stored = fxa__program_storage_inputs(p->program) | fxa__program_storage_inputs(p->bprop);
     if (!geometry && stored) fxa__write_u32(w, stored & fxa__identity_inputs(p));
@@ -101,7 +101,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     const fxa_problem *p = &problem->in;
     uint32_t format = write_format(p, parts);
     bool geometry = parts & FXA__WITH_GEOMETRY;
-    FXA__ASSERT(!(parts & ~(uint32_t)FXA__WITH_ALL)); /* other bits would leave the same bytes under two keys */
+    FXA__ASSERT(!(parts & ~(uint32_t)FXA__WITH_ALL)); /* an unknown bit would give the problem a second key */
     fxa__write_u32(w, format);
     fxa__write_u32(w, parts == FXA__WITH_ALL ? 1 : parts << 1);
     fxa__write_u32(w, p->pass);

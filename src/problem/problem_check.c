@@ -32,7 +32,8 @@ static void default_dtypes(fxa_problem *p) {
 }
 
 void fxa__problem_default(fxa_problem *p) {
-    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_RETURN_LSE; /* backward always reads the LSE */
+    /* RETURN_LSE has no effect in a backward pass, which always reads the LSE */
+    if (p->pass == FXA_BACKWARD) p->flags &= ~(uint32_t)FXA_RETURN_LSE;
     if (p->hkv == 0) p->hkv = p->hq;
     p->d_v = p->d_v == FXA_D_V_ZERO ? 0 : p->d_v == 0 ? p->d_qk : p->d_v;
     if (p->global_heads == p->hq) p->global_heads = 0;

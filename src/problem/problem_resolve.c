@@ -167,10 +167,10 @@ static bool resolve_is_bounded(const fxa_problem *p) {
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));
 }
 
-/* Checks that rows have 32-bit coordinates after the shift of BOTTOM_RIGHT, and that the distances q - k of a window
- * fit in 32 bits: ints of programs wrap, so a mask with wrapped distances would keep the wrong pairs. Coordinates that
- * count from 0 within each sequence always fit. Start positions, tables and offsets of a run are not checked here;
- * coordinates that they move out of range wrap. */
+/* Checks that the coordinates q, after the shift of BOTTOM_RIGHT, and the distances q - k of a window fit in 32 bits.
+ * Otherwise they would wrap in the program, and the mask would be wrong. Coordinates that count from 0 in each sequence
+ * always fit. Start positions, tables and offsets are known only at run time and are not checked here; coordinates
+ * computed from them may wrap. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
     bool own =

@@ -35,14 +35,14 @@ bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi) {
 }
 
 bool fxa__region_is_nested(const fxa__region *r) {
-    uint64_t inner = 0; /* extent of the axes done so far, in elements */
+    uint64_t inner = 0; /* extent, in elements, of the axes that are done */
     bool done[FXA_MAX_RANK] = {false};
     if (fxa__region_is_empty(r)) return true;
     for (int32_t n = 0; n < r->rank; n++) {
         int32_t least = -1;
         for (int32_t i = 0; i < r->rank; i++)
             if (!done[i] && (least < 0 || region_abs(r->stride[i]) < region_abs(r->stride[least]))) least = i;
-        FXA__ASSERT(least >= 0); /* each pass of this loop takes one axis of rank many */
+        FXA__ASSERT(least >= 0); /* n axes are done, and n < rank */
         done[least] = true;
         if (r->size[least] == 1) continue;
         if (region_abs(r->stride[least]) <= inner) return false;
@@ -70,6 +70,6 @@ void fxa__region_text(const fxa__region *r, char out[FXA__REGION_TEXT]) {
         for (int32_t i = 0; i < r->rank; i++)
             n += snprintf(out + n, (size_t)(FXA__REGION_TEXT - n), "%s%lld", i ? "," : "", (long long)list[part][i]);
     }
-    FXA__ASSERT(n + 1 < FXA__REGION_TEXT); /* the largest numbers fit */
+    FXA__ASSERT(n + 1 < FXA__REGION_TEXT); /* FXA__REGION_TEXT is enough for the longest text */
     snprintf(out + n, (size_t)(FXA__REGION_TEXT - n), "]");
 }

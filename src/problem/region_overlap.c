@@ -13,12 +13,13 @@
  * The solver is a bounded depth-first search over the axes by decreasing stride:
  *
  *   1. Try only factors c that leave a remainder within the range of sums of the remaining axes.
- *   2. If the remaining axes attain every multiple of the last stride in that range (axes without gaps between their
- *      bytes do), stop: found.
+ *   2. If the remaining axes can sum to every multiple of the last stride in that range, the regions overlap. This is
+ *      so for axes that together cover their memory without gaps.
  *   3. Store remainders that failed, because different factors of long strides often leave equal remainders.
  *
- * Strides that nest, and slices of one buffer, take a few steps for any sizes. Other strides could take one step per
- * element; after OVERLAP_STEPS steps the result is FXA__OVERLAP_UNKNOWN.
+ * The search takes a few steps, for any sizes, if the regions are slices of one buffer, or if each stride exceeds the
+ * extent of all axes with shorter strides. Other strides could take one step per element; after OVERLAP_STEPS steps
+ * the result is FXA__OVERLAP_UNKNOWN.
  */
 #include "problem_private.h"
 
@@ -29,23 +30,23 @@
 #define OVERLAP_STEPS 16384
 #define OVERLAP_MEMO 64 /* a power of two */
 
-/* An axis of the search: one term stride * c of the sum, for an integer c in lo..hi. The sum must equal the distance of
- * the regions in bytes. */
+/* An axis of the search contributes one term stride * c, for an integer c in lo..hi. The search looks for factors c
+ * with which the sum of the terms of all axes equals the distance of the regions in bytes. */
 typedef struct overlap_axis {
     int64_t stride, lo, hi;
 } overlap_axis;
 
-/* [i] Sums that the terms of axes i to n - 1 of the search can attain; element [n] stands for no axis. */
+/* The sums that the terms of the last axes of the search can have: overlap_search.reach[i] is for axes i to n - 1, and
+ * reach[n] is for no axis, with the sum 0. */
 typedef struct overlap_reach {
-    /* smallest and largest sum of the axes i to n - 1; every sum is a multiple of the last axis's stride */
-    int64_t lo, hi;
-    bool all; /* true = every multiple of the last axis's stride in lo..hi is attained */
+    int64_t lo, hi; /* smallest and largest sum; every sum is a multiple of the last axis's stride */
+    bool all;       /* true = every multiple of the last axis's stride in lo..hi is such a sum */
 } overlap_reach;
 
+/* A stored failure of the search: the terms of axes `from` - 1 to n - 1 cannot sum to `rest`. */
 typedef struct overlap_memo {
     int64_t rest;
-    /* value > 0: the sum of axes number `from` - 1 to n - 1 cannot be `rest`; 0 = this element is empty */
-    int from;
+    int from; /* 0 = no failure is stored */
 } overlap_memo;
 
 typedef struct overlap_search {
@@ -89,8 +90,8 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     s->axis[at].hi += hi;
 }
 
-/* Adds the axes of a region to the search; for region b the factors c are negated. Strides are made positive, and
- * indices count from the region's lowest byte. */
+/* Adds the axes of region a or b to the search. The factor c of an axis is the index along the axis; for region b, the
+ * negated index. Strides are made positive, and indices count from the region's lowest byte. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
         int64_t most = r->size[i] - 1, stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
@@ -98,9 +99,9 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the last axis: byte offsets x - y from -(b - 1) to a - 1, for elements of a and b bytes. An offset is possible
- * only if *rest minus the offset is a multiple of the greatest common divisor of the strides. Rounds *rest down to such
- * a multiple. Returns false if no offset is possible; the regions are then disjoint. */
+/* Adds the last axis: byte offsets from -(b - 1) to a - 1, for elements of a and b bytes. All terms of the other axes
+ * are multiples of `divisor`, so an offset is possible only if *rest minus the offset is a multiple of `divisor` too.
+ * Rounds *rest down to a multiple of `divisor`. Returns false if no offset is possible: the regions are disjoint. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
@@ -112,8 +113,8 @@ static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *
     return true;
 }
 
-/* Merges an axis x into an axis y whose stride divides the stride of x, if the terms of y span at least one stride of
- * x. Returns true if two axes were merged. */
+/* Merges an axis x into an axis y with a shorter stride, if the stride of y divides the stride of x and steps along y
+ * fill the distance between two steps along x. Returns true if two axes were merged. */
 static bool overlap_join(overlap_search *s) {
     for (int i = 0; i < s->n; i++)
         for (int j = i + 1; j < s->n; j++) {
@@ -129,7 +130,7 @@ static bool overlap_join(overlap_search *s) {
     return false;
 }
 
-/* Sets s->reach[i] for each axis i. The stride of the last axis (byte offsets) divides all other strides. */
+/* Sets s->reach, the possible sums of the last axes. The stride of the last axis (byte offsets) divides all strides. */
 static void overlap_set_reach(overlap_search *s) {
     int64_t divisor = s->axis[s->n - 1].stride;
     s->reach[s->n] = (overlap_reach){0, 0, true};
@@ -181,7 +182,7 @@ fxa__overlap fxa__region_overlap(const fxa__region *a, const fxa__region *b) {
     int64_t rest = b_first - a_first;
     overlap_add_region(&s, a, false);
     overlap_add_region(&s, b, true);
-    if (s.n == 0) return FXA__OVERLAPPING; /* two single elements whose byte ranges intersect */
+    if (s.n == 0) return FXA__OVERLAPPING; /* each region is one element, and the bytes of both elements intersect */
     if (!overlap_add_bytes(&s, a->element, b->element, &rest)) return FXA__DISJOINT;
     while (overlap_join(&s)) {}
     overlap_set_reach(&s);

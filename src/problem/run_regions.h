@@ -24,7 +24,7 @@ typedef struct fxa__run_region {
     bool written;
     fxa__region region; /* region.data NULL = the run does not use this region */
     fxa__run_region_part part;
-    size_t index; /* for a region that is a slot: the fxa_slot; else the index within the part */
+    size_t index; /* parts OPERAND and TABLE: the fxa_slot; other parts: number of the region in the part, from 0 */
 } fxa__run_region;
 
 #define FXA__RUN_TABLES (FXA_SLOT_COUNT - FXA_SLOT_Q_LENGTHS)

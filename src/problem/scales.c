@@ -12,9 +12,10 @@
 #include <string.h>
 
 typedef struct scale_row {
-    uint8_t slot, operand; /* slot of the scale or amax, slot of the operand */
-    uint8_t use;           /* READ for descales and scales, WRITTEN for amax */
-    uint8_t role;          /* role of the operand in the pass that uses this row */
+    /* slot: slot of a descale, scale or amax. operand: slot of the operand to which that slot belongs. */
+    uint8_t slot, operand;
+    uint8_t use;  /* FXA__SCALE_READ for descales and scales, FXA__SCALE_WRITTEN for amax */
+    uint8_t role; /* FXA__READ or FXA__WRITTEN: what the pass that uses `slot` does with the operand */
 } scale_row;
 
 static const scale_row scale_rows[] = {
@@ -65,13 +66,13 @@ static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
 }
 
 fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
-    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* fast path: called for every slot of a run */
+    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* fast path, for the calls for every slot of each run */
     const scale_row *row = scale_find(slot);
     return row ? scale_use(p, row) : FXA__SCALE_NONE;
 }
 
 const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot) {
-    FXA__ASSERT(scale_find(slot)); /* the caller has a slot of the table */
+    FXA__ASSERT(scale_find(slot)); /* `slot` must be a slot of scale_rows */
     return p->flags & FXA_SCALED ? fxa_slot_name((fxa_slot)scale_find(slot)->operand) : NULL;
 }
 

@@ -5,14 +5,16 @@
  * area.
  *
  * Masks inside a score (extract_mask.c) count as masks. Small tiles that range analysis cannot decide, for instance
- * with captured tensors, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q, does not
- * depend on k, or depends only on q - k, one tile represents many tiles and only one of them is classified.
+ * with captured tensors, are evaluated pair by pair (tiles_bruteforce.c). If the mask does not depend on q, or does not
+ * depend on k, or depends only on q - k, many tiles have the same class and only one of them is classified.
  *
- * Maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, one per segment touched.
- * Values known only at run time are bounded by all values that they can have: a table, an offset of the run or start
- * positions may yield any coordinate. With PADDING or VARLEN, q_len and k_len range up to sq and sk, unless the problem
- * fixes them, and BOTTOM_RIGHT shifts rows by each possible k_len - q_len. With PADDING or VARLEN a tile that is full
- * under the program's mask counts as mixed, because a sequence may end in the tile.
+ * Index maps turn a rectangle of local indices into boxes of coordinates: one box for an affine map, or one box per
+ * segment of a map of segments. A value known only at run time is replaced by the range of its possible values:
+ * - A table, an offset or start positions can yield any coordinate.
+ * - With PADDING or VARLEN, q_len and k_len are at most sq and sk, unless the problem fixes them. BOTTOM_RIGHT can then
+ *   shift rows by each possible k_len - q_len.
+ * - With PADDING or VARLEN, a tile that is full under the program's mask counts as mixed, because a sequence may end in
+ *   the tile.
  */
 #include "tiles.h"
 
@@ -20,7 +22,7 @@
 #include "../base/float_state.h"
 #include "../base/num.h"
 
-/* ---- From local indices to coordinates --------------------------------------------------------------------------- */
+/* ---- Coordinates of rows and keys -------------------------------------------------------------------------------- */
 
 /* Widens the q range of a box by all shifts of q that a run may have: start positions (Q_START) and the alignment of
  * the last row to the last key (BOTTOM_RIGHT). */
@@ -29,7 +31,7 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     fxa__q_shift_range(p, &lo, &hi);
     lo += box->lo[FXA_INPUT_Q];
     hi += box->hi[FXA_INPUT_Q];
-    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* else q may wrap to any value */
+    bool fits = lo >= INT32_MIN && hi <= INT32_MAX; /* false: q may wrap to any 32-bit value */
     box->lo[FXA_INPUT_Q] = fits ? (int32_t)lo : INT32_MIN;
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
@@ -42,8 +44,8 @@ static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, i
     box->hi[axis] = (int32_t)fxa__max_i64(x, y);
 }
 
-/* Takes the first indices of *rest that share one segment of the map, removes them from *rest, and sets the axis of the
- * box to their coordinates. Returns false if *rest is empty. */
+/* Sets the axis of the box to the coordinates of the first indices of *rest, as many as are in one segment of the map,
+ * and removes these indices from *rest. Returns false if *rest is empty. */
 static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_tile_bounds *box) {
     if (rest->first > rest->last) return false;
     fxa__slice i = *rest;
@@ -111,20 +113,21 @@ fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice
     return all;
 }
 
-/* Maximum number of node evaluations of one count: one to a few seconds of work, or 400,000 rectangles with a mask of
- * 20 nodes. */
+/* Maximum number of range analyses of a node in one count of tiles, such as 400,000 rectangles of tiles with a mask of
+ * 20 nodes: one to a few seconds of work. */
 #define TILES_WORK ((int64_t)1 << 23)
 
-/* With tiles of 1 x 1 pair, a rectangle of class MIXED that has at most this many tiles is counted pair by pair. */
+/* If tiles are single pairs, a mixed rectangle with at most this many tiles is counted pair by pair. */
 #define TILES_PAIRS 64
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-typedef struct tiles_rect { /* rectangle; rows and columns are counted in tiles */
+/* A rectangle of tiles: q are rows of tiles, k are columns of tiles. */
+typedef struct tiles_rect {
     fxa__slice q, k;
 } tiles_rect;
 
-/* Returns the local indices that a slice of tiles covers; `size` is the number of all indices. */
+/* Returns the local indices that `tiles` cover. `tile`: number of indices per tile. `size`: number of all indices. */
 static fxa__slice tiles_indices(fxa__slice tiles, int64_t tile, int64_t size) {
     return (fxa__slice){tiles.first * tile, fxa__min_i64(size, (tiles.last + 1) * tile) - 1};
 }
@@ -150,7 +153,7 @@ static tiles_rect tiles_cut(tiles_rect *r) {
     return other;
 }
 
-/* Counts the tiles of a rectangle; each tile represents `times` tiles. */
+/* Adds the number of tiles of each class in a rectangle, multiplied by `times`, to *out. */
 static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t times, fxa_tile_counts *out) {
     tiles_rect stack[FXA__TILE_DEPTH];
     int n = 0;
@@ -179,8 +182,8 @@ static void tiles_count_grid(const fxa__tile_grid *g, tiles_rect all, uint64_t t
 /* Returns the number of tiles along an axis, a partial tile at the end included. */
 static int64_t tiles_along(int64_t size, int64_t tile) { return size / tile + (size % tile != 0); }
 
-/* Counts the partial tiles at the edges: the last row of tiles if it is partial, and the last column of tiles if it is
- * partial, without tiles of a partial row. */
+/* Counts the partial tiles at the edges: the last row of tiles, if this row is partial, and then the other tiles of the
+ * last column, if this column is partial. */
 static void tiles_count_ends(const fxa__tile_grid *g, int64_t nq, int64_t nk, fxa_tile_counts *out) {
     int64_t whole_q = g->p->in.sq / g->tile_q, whole_k = g->p->in.sk / g->tile_k;
     tiles_rect row = {{whole_q, nq - 1}, {0, nk - 1}}, column = {{0, whole_q - 1}, {whole_k, nk - 1}};
@@ -195,7 +198,7 @@ static void tiles_count_problem(const fxa__tile_grid *g, fxa_tile_counts *out) {
     uint64_t times = 1;
     fxa_properties properties;
     fxa_program_properties(g->program, &properties);
-    if (!(properties.mask_depends & FXA__OF_ROW)) { /* all rows of tiles are equal */
+    if (!(properties.mask_depends & FXA__OF_ROW)) { /* all rows of tiles have equal classes */
         times *= (uint64_t)nq;
         all.q.last = 0;
     }

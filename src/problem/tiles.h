@@ -16,7 +16,7 @@ typedef struct fxa__slice {
 /* Cost of the range analysis of one box, in units of the evaluation of one pair. */
 enum { FXA__TILE_BOX_COST = 8 };
 
-/* Maximum number of pairs of a tile that is evaluated pair by pair if range analysis finds neither empty nor full. */
+/* A tile that range analysis finds MIXED is evaluated pair by pair if it has at most this many pairs. */
 enum { FXA__TILE_MAX_PAIRS = 1024 };
 
 /* Returns true if the coordinates of an index map are known only at run time. */
@@ -29,7 +29,7 @@ typedef struct fxa__tile_bruteforce {
     fxa__env env;
     fxa__seq seq;
     fxa_view *views;
-    fxa__val *vals; /* values of the program's nodes; NULL = pairs cannot be evaluated before a run */
+    fxa__val *vals; /* values of the program's nodes at one pair; NULL = single pairs cannot be evaluated */
 } fxa__tile_bruteforce;
 
 /* Tiles of one batch entry b and head h. The members params and tensors are arguments for fxa_program_classify. */
@@ -41,7 +41,7 @@ typedef struct fxa__tile_grid {
     int64_t b, h, tile_q, tile_k; /* tile_q, tile_k: rows and keys of a tile */
     const double *params;
     const fxa_tensor_range *tensors;
-    int64_t *budget; /* number of evaluations left; if it is below 0, further tiles count as MIXED. NULL = no limit */
+    int64_t *budget; /* number of pair evaluations left; below 0, every class is MIXED. NULL = no limit */
     /* state for evaluating single pairs, set by fxa_tiles_count; NULL = tiles are never evaluated pair by pair */
     fxa__tile_bruteforce *pairs;
 } fxa__tile_grid;
@@ -50,8 +50,8 @@ typedef struct fxa__tile_grid {
  * value; see tiles.c. The tile sizes of g are not read. */
 fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
 
-/* Returns a box with the bounds of all inputs for (b, h) except q, k, q_row and k_row, which the caller sets where
- * the mask reads them. */
+/* Returns a box for batch entry g->b and head g->h, with the bounds of the inputs b, h, q_len, k_len and heads. The
+ * caller sets the bounds of the other coordinates that the mask reads: q, k, q_row and k_row. */
 fxa_tile_bounds fxa__tile_full_box(const fxa__tile_grid *g);
 /* Returns the class of a box of coordinates. */
 fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box);
@@ -60,25 +60,25 @@ fxa_tile_class fxa__tile_box(const fxa__tile_grid *g, const fxa_tile_bounds *box
  * pairs of the grid. */
 fxa_status fxa__tiles_count(fxa__tile_grid *g, fxa_tile_counts *out, fxa_error *err);
 
-/* Depth of the stack of halved rectangles: at most 31 halvings of each axis. */
+/* Capacity of a stack of halved rectangles of tiles. 31 halvings of each axis put at most 63 rectangles on it. */
 #define FXA__TILE_DEPTH 64
 
 /* Counts the full-size tiles of the grid along diagonals, without partial tiles at the edges (tiles_diagonal.c).
- * g->budget must be set. Returns false, with nothing counted, if the mask depends on more of q and k than their
- * difference q - k. */
+ * g->budget must be set. Returns false, with nothing counted, if the tiles of one diagonal may have different classes,
+ * for instance because the mask depends on q or k in another way than through q - k. */
 bool fxa__tiles_count_diagonals(const fxa__tile_grid *g, fxa_tile_counts *out);
 
-/* Prepares the evaluation of single pairs of g (tiles_bruteforce.c). pairs->vals stays NULL if pairs cannot be
- * evaluated before a run. */
+/* Prepares the evaluation of single pairs of g (tiles_bruteforce.c). pairs->vals stays NULL if this is not possible:
+ * tiles are large, or values that the mask reads are not given or known only at run time. */
 fxa_status fxa__tile_bruteforce_open(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs, fxa_error *err);
 /* Releases the memory of fxa__tile_bruteforce_open. */
 void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs);
-/* Returns the class of a tile (local indices) by evaluating its pairs; MIXED if pairs cannot be evaluated or the budget
- * is used up. g->pairs and g->budget must be set. */
+/* Returns the class of the tile q x k (local indices) by evaluating each pair of the tile; MIXED if pairs cannot be
+ * evaluated or *g->budget is used up. g->pairs and g->budget must be set. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
-/* Counts the pairs of a rectangle, each `times` times, by evaluating them. Works only for tiles of 1 x 1 pairs, where
- * evaluation is cheaper than halving. Returns false, with nothing counted, if the tiles are larger, or the pairs are
- * too many or cannot be evaluated. */
+/* For tiles of 1 x 1 pair: evaluates the pairs of a rectangle, which is cheaper than halving the rectangle, and adds
+ * `times` to a count of *out for each pair. Returns false, with nothing counted, if the tiles are larger, or if the
+ * pairs are too many or cannot be evaluated. */
 bool fxa__tile_bruteforce_count(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times,
                                 fxa_tile_counts *out);
 

@@ -18,8 +18,8 @@ static bool bruteforce_is_possible(const fxa__tile_grid *g) {
            !(properties.mask_depends >> FXA_INPUT_SCORE & 1u);
 }
 
-/* Sets the inputs, params and tensors that all pairs have in common, that is all except q and k. Returns false if
- * values are missing or invalid. */
+/* Sets all values of pairs->env that are the same for every pair of a row and a key: the params, the tensors and the
+ * inputs except the coordinates of row and key. Returns false if values are missing or invalid. */
 static bool bruteforce_set_env(const fxa__tile_grid *g, fxa__tile_bruteforce *pairs) {
     static const fxa__bound_args none;
     const double in[FXA_INPUT_COUNT] = {0};

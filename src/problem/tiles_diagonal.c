@@ -12,8 +12,8 @@
 
 /* ---- Masks that depend on q - k only ----------------------------------------------------------------------------- */
 
-/* Returns true if the mask is constant along the diagonals of `box`, which contains every pair to be counted. Returns
- * false if memory runs out; the caller then counts by rectangles, which needs no memory. */
+/* Returns true if the mask is constant along the diagonals of `box`, a box with the coordinates of all counted pairs of
+ * a row and a key. Also returns false if memory runs out; the tiles are then counted by rectangles, without memory. */
 static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -44,8 +44,9 @@ static bool diagonal_widen(fxa_tile_bounds *box, fxa_input axis, int64_t lo, int
     return box->lo[axis] == lo && box->hi[axis] == hi;
 }
 
-/* Sets *distance to the coordinate q of row 0 minus the coordinate k of key 0, and *offsets to the range of i - j over
- * the full-size tiles (i, j). Returns false if the mask or the maps do not allow counting by diagonals. */
+/* Sets *distance to the coordinate q of row 0 minus the coordinate k of key 0. Sets *offsets to the range of diagonals
+ * of tiles: the diagonal of the tile in row i and column j of tiles is i - j. Returns false if tiles on one diagonal
+ * may have different classes, because of the mask, the index maps or tiles that are not square. */
 static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice *offsets) {
     const fxa_problem *d = &g->p->in;
     int64_t nq = d->sq / g->tile_q, nk = d->sk / g->tile_k, k = d->map_k.base, shift, most;
@@ -56,7 +57,7 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
     int64_t q = d->map_q.base + shift;
     *distance = q - k;
     *offsets = (fxa__slice){1 - nk, nq - 1};
-    /* the box covers the coordinates of the problem and those that diagonal_class uses */
+    /* the box contains the coordinates of all rows and keys, and all coordinates that diagonal_class classifies */
     fxa_tile_bounds box = fxa__tile_full_box(g);
     int64_t first = q - k + offsets->first * g->tile_q, last = q - k + nq * g->tile_q - 1;
     return diagonal_widen(&box, FXA_INPUT_Q, fxa__min_i64(q, first), fxa__max_i64(q + d->sq - 1, last)) &&
@@ -66,8 +67,8 @@ static bool diagonal_find(const fxa__tile_grid *g, int64_t *distance, fxa__slice
 
 /* ---- Counting ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of tiles (i, j) of nq x nk with i - j <= offset: a triangle minus its two corners outside the
- * grid. */
+/* Returns the number of tiles (i, j) with i - j <= offset in a grid of nq x nk tiles. These tiles are a triangle
+ * without its two corners, which are outside the grid. */
 static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     if (offset < 1 - nk) return 0;
     if (offset >= nq - 1) return (uint64_t)nq * (uint64_t)nk;
@@ -76,15 +77,15 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Returns the class of a range of diagonals. Classifies only the box of their tiles with keys 0..tile_k - 1, because
- * the class is constant along a diagonal. */
+/* Returns the class of a range of diagonals of tiles. Classifies only coordinates k in 0..tile_k - 1, because the mask
+ * is constant along each diagonal. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;
     box.hi[FXA_INPUT_K] = (int32_t)(g->tile_k - 1);
     box.lo[FXA_INPUT_Q] = (int32_t)(distance + offsets.first * g->tile_q);
     box.hi[FXA_INPUT_Q] = (int32_t)(distance + (offsets.last + 1) * g->tile_q - 1);
-    FXA__ASSERT(box.lo[FXA_INPUT_Q] <= box.hi[FXA_INPUT_Q]); /* diagonal_find has checked that both fit in 32 bits */
+    FXA__ASSERT(box.lo[FXA_INPUT_Q] <= box.hi[FXA_INPUT_Q]); /* both bounds fit in 32 bits, see diagonal_find */
     return fxa__tile_box(g, &box);
 }
 

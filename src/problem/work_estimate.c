@@ -15,7 +15,8 @@ static bool work_writes_rows(const fxa_problem *in) {
     return (in->flags & FXA_GRAD_Q && in->d_qk > 0) || in->flags & FXA_GRAD_SINKS;
 }
 
-/* Returns true if the pass reduces over all pairs: gradients of tensors or params, or the amax of dS. */
+/* Returns true if the pass has a result that combines all pairs of a row and a key: gradients of captured tensors or
+ * params, or the maximum absolute value of dS. */
 static bool work_sums_pairs(const fxa_problem *in) {
     bool sums = in->param_grads != 0;
     for (size_t i = 0; i < in->n_captures; i++) sums = sums || in->captures[i].grad;
@@ -32,13 +33,13 @@ int64_t fxa__entries_with_work(const fxa__problem *p) {
     return work ? in->b : 0;
 }
 
-/* Returns the sum of max(t - i, 0) over rows i in 0..n-1, approximated by an area. */
+/* Returns the sum of max(t - i, 0) over rows i in 0..n-1, approximated by an integral over i. */
 static double work_corner(double t, double n) {
     if (!(t > 0)) return 0;
     return t <= n ? 0.5 * t * t : n * (t - 0.5 * n);
 }
 
-/* Returns the sum of min(max(t - i, 0), most) over rows i in 0..n-1, approximated by an area. */
+/* Returns the sum of min(max(t - i, 0), most) over rows i in 0..n-1, approximated by an integral over i. */
 static double work_cut(double t, double n, double most) { return work_corner(t, n) - work_corner(t - most, n); }
 
 /* Returns the coordinate q of row 0 minus the coordinate k of key 0. Start positions (Q_START) are known only at run

@@ -109,10 +109,10 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
     return b->nodes[x];
 }
 
-/* Returns the slot of the hash table for this digest: the slot that has its node, or else a free slot. */
+/* Returns the index in b->table of the entry with this digest, or of a free entry if no node has this digest. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* byte order affects only which slot is tried first, not a result */
+    memcpy(&start, digest->byte, sizeof start); /* with any byte order, only the place in the table differs */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);
@@ -164,8 +164,8 @@ fxa_value fxa_builder_float(fxa_builder *b, double value) {
     fxa__node node = {.op = FXA_OP_CONST, .type = FXA_FLOAT, .f = value};
     const uint64_t inf_bits = UINT64_C(0x7ff0000000000000), nan_bits = UINT64_C(0x7ff8000000000000);
     uint64_t bits;
-    memcpy(&bits, &node.f, sizeof bits); /* bits, because the caller's floating-point state may trap NaN */
-    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* one NaN for all: equal programs have equal nodes */
+    memcpy(&bits, &node.f, sizeof bits);                /* a floating-point test for NaN could trap */
+    if ((bits & INT64_MAX) > inf_bits) bits = nan_bits; /* all NaNs become equal nodes */
     memcpy(&node.f, &bits, sizeof bits);
     return fxa__builder_intern(b, &node);
 }

@@ -30,8 +30,9 @@ struct fxa_builder {
     size_t n_nodes, nodes_capacity, digests_capacity;
     fxa__node *nodes;
     fxa__digest *digests; /* [n_nodes] digest of each node */
-    int32_t *table;       /* [table_size] hash table by digest, open addressing: node + 1; 0 = free */
-    size_t table_size;    /* a power of two, or 0 */
+    /* [table_size] hash table of nodes by digest, with open addressing; entry = index of a node + 1, or 0 if free */
+    int32_t *table;
+    size_t table_size; /* a power of two; 0 = no table is allocated yet */
 
     size_t n_params, n_tensors, params_capacity, tensors_capacity;
     fxa__decl *params;  /* [n_params] in order of declaration; fxa__node.imm of a PARAM is an index of this array */
@@ -39,7 +40,8 @@ struct fxa_builder {
 
     fxa_value score, mask, dscore; /* values of the outputs; -1 = not set */
     size_t n_grads, grads_capacity;
-    fxa__output *grads; /* [n_grads] gradients of params and elements, in order of the calls; targets may repeat */
+    /* [n_grads] gradients of params and tensor elements, in order of the calls; two may have the same target */
+    fxa__output *grads;
 };
 
 /* Returns true if b accepts calls: b is not NULL, has not failed and is not finished. Sets the error of a finished
@@ -67,8 +69,8 @@ fxa_value fxa__builder_simplify(fxa_builder *b, fxa__node node);
 
 /* Computes the digest of a node whose operands are values of b. */
 void fxa__digest_node(const fxa_builder *b, const fxa__node *node, fxa__digest *out);
-/* Computes the hash of a program. params and tensors must be sorted by name. outputs must be in canonical order; they
- * refer to values, params and tensors by the numbers that the builder b gave them. */
+/* Computes the hash of a program. params and tensors must be sorted by name, outputs must be in canonical order. The
+ * values, params and tensors in `outputs` are indices in the arrays of the builder b. */
 void fxa__digest_program(const fxa_builder *b, const fxa__decl *params, const fxa__decl *tensors,
                          const fxa__output *outputs, size_t n_outputs, uint8_t hash[16]);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adds the built-in masks of a problem's flags CAUSAL, WINDOW and BOTTOM_RIGHT to its program. These masks become
- * conjuncts of the program's mask, so hash, derivative, range analysis, properties and engines need no special case.
- * With qa = q, or q + (k_len - q_len) for BOTTOM_RIGHT:
+ * Adds the built-in masks of a problem's flags CAUSAL, WINDOW and BOTTOM_RIGHT to the score program. The program's mask
+ * and these masks are combined by &&, so no other code needs a special case for them. With qa = q, or, if BOTTOM_RIGHT
+ * is set, qa = q + (k_len - q_len), the masks are:
  *
  *     causal   k <= qa          window   qa - k <= left   and   k - qa <= right
  *
- * The window is written as a bound of the difference qa - k, which cannot wrap for valid coordinates; qa - left could
- * wrap.
+ * The window compares the differences qa - k and k - qa with the bounds, because the differences cannot wrap for valid
+ * coordinates. The comparison k >= qa - left would be wrong where qa - left wraps.
  */
 #include "program.h"
 
@@ -45,7 +45,7 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
     size_t n = p ? (size_t)p->n_nodes : 0;
     fxa_status status = fxa__builder_new(host, FXA_PROGRAM_SCORE, &b, err);
     if (status != FXA_OK) return status;
-    /* p may already have FXA_MAX_NODES nodes, to which the masks are added */
+    /* the masks need more nodes than FXA_MAX_NODES if p has FXA_MAX_NODES nodes */
     fxa__builder_set_limit(b, FXA__MAX_DERIVED_NODES);
     if (p) map = fxa__alloc_array(host, n, sizeof *map);
     if (p && !map) {

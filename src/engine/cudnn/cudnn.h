@@ -52,7 +52,7 @@ typedef struct fxa__dnn_bound {
 typedef struct fxa__dnn_code {
     fxa__host *host;
     fxa_program *program;         /* program from which a run computes the scalars that are passed by value */
-    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] index of the caller's param; -1 = a constant of the plan */
+    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] the caller's param; -1 = constant of the score */
     fxa_program *own;             /* the caller's backward program; NULL = none */
     fxa__dnn_level level;         /* cuDNN version and GPU architecture for which `plan` was compiled */
     void *plan;                   /* cuDNN's compiled plan */
@@ -65,8 +65,8 @@ typedef struct fxa__dnn_code {
     char detail[160];
 } fxa__dnn_code;
 
-/* Returns the bytes of a run's workspace: scratch + own, and 256 bytes to align the start. Returns UINT64_MAX if the sum
- * exceeds an int64. */
+/* Returns the bytes of a run's workspace: scratch + own, and 256 bytes for aligning its start. Returns UINT64_MAX if
+ * the sum exceeds an int64. */
 uint64_t fxa__dnn_workspace(int64_t scratch, int64_t own);
 /* Sets code->bound to the tensors for which a run passes pointers. Returns false if there are more than
  * FXA__DNN_BOUND. */

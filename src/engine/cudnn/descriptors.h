@@ -17,8 +17,8 @@ fxa_status fxa__dnn_probe(const fxa__cudnn_api *api, void *profile, const fxa__d
 fxa_status fxa__dnn_compile(const fxa__cudnn_api *api, void *profile, const fxa__dnn_graph *g, void **plan,
                             int64_t *workspace, fxa_error *err);
 
-/* Set *profile to cuDNN's descriptor of a device, which the caller destroys: fxa__dnn_profile_text for the device that a
- * JSON text describes (gpu/device_description.h), fxa__dnn_profile_handle for the device of a cuDNN handle. */
+/* Set *profile to cuDNN's descriptor of a device, which the caller destroys: fxa__dnn_profile_text for the device that
+ * a JSON text describes (gpu/device_description.h), fxa__dnn_profile_handle for the device of a cuDNN handle. */
 fxa_status fxa__dnn_profile_text(const fxa__cudnn_api *api, const char *text, void **profile, fxa_error *err);
 fxa_status fxa__dnn_profile_handle(const fxa__cudnn_api *api, void *handle, void **profile, fxa_error *err);
 

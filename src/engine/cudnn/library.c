@@ -48,7 +48,7 @@ typedef struct cudnn_part {
 } cudnn_part;
 static const fxa__dl_symbol cudnn_part_symbols[] = {{"cudnnGraphVersionCheck", offsetof(cudnn_part, check), false}};
 
-/* Subfolders of NVIDIA's Python packages that may contain the library. */
+/* Folders below site-packages/nvidia that may contain cuBLASLt, NVRTC and cuDNN. */
 static const char *const cudnn_packages[] = {"/cu13/lib", "/cublas/lib", NULL};
 static const char *const cudnn_compilers[] = {"/cu13/lib", "/cuda_nvrtc/lib", NULL};
 static const char *const cudnn_package[] = {"/cudnn/lib", NULL};
@@ -66,14 +66,14 @@ static fxa_status cudnn_check_folder(const char *folder, fxa_error *err) {
         char path[4096];
         int length = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
         if (length < 0 || length >= (int)sizeof path || access(path, F_OK) == 0)
-            return FXA_OK; /* the path is too long to check; opening the library reports it */
+            return FXA_OK; /* the file exists, or its path is too long, which opening the library will report */
     }
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDNN_PATH is %.200s: no folder with libcudnn.so.9 or libcublasLt",
                      folder);
 }
 
-/* Loads cuBLASLt. cuDNN finds cuBLASLt by its file name alone, and aborts the process if a file with this name has
- * another SONAME, so this function loads cuBLASLt by its file name too. */
+/* Loads cuBLASLt, and fails unless it can then be loaded by its file name alone, as cuDNN does. cuDNN aborts the
+ * process if that fails, for example because the file's SONAME is another name. */
 static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void **handle, fxa_error *err) {
     static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     const fxa__dl_spec spec = {"cuBLASLt, which cuDNN needs (FXA_CUDNN_PATH may name its folder),", s->names,
@@ -89,8 +89,8 @@ static fxa_status cudnn_blas_open(fxa__gpu_search *s, const char *folder, void *
     return status;
 }
 
-/* Loads NVRTC and returns its handle; NULL if it is not found, which cuDNN reports by itself. Without it cuDNN would
- * load and unload NVRTC twice in each support query, which takes ten times as long as the query itself. */
+/* Loads NVRTC and returns its handle, or NULL if it is not found, which cuDNN reports itself. While the handle is open,
+ * cuDNN does not load and unload NVRTC twice in each support query, which takes ten times as long as the query. */
 static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
     const fxa__dl_spec spec = {"NVRTC", s->names, cudnn_compiler_symbols, 1};
@@ -100,8 +100,8 @@ static void *cudnn_compiler_open(fxa__gpu_search *s, const char *folder) {
     return fxa__dl_open(&spec, &table, sizeof table, &handle, NULL) == FXA_OK ? handle : NULL;
 }
 
-/* Loads libcudnn_graph, if cuDNN consists of several libraries, from cuDNN's folder or by the loader's search path.
- * Must be called before the first call of cuDNN. */
+/* If cuDNN consists of several libraries, loads its part libcudnn_graph, from cuDNN's folder or by the loader's search
+ * path. Must be called before the first call of cuDNN. */
 static fxa_status cudnn_graph_open(fxa__gpu_search *s, fxa__cudnn_library *library, fxa_error *err) {
     static const char *const files[] = {"libcudnn_graph.so.9", NULL}, *const no_packages[] = {NULL};
     const fxa__dl_spec spec = {"libcudnn_graph, a part of cuDNN,", s->names, cudnn_part_symbols, 1};

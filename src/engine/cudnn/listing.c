@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes a graph as text (`fxattn explain --section tape`): a line for each operation, how cuDNN implements each select
- * of -inf, and the helper kernels before and after. The graph is made again from the problem.
+ * Writes a graph as text (`fxattn explain --section tape`): a line for each operation, how cuDNN implements each mask,
+ * and the helper kernels before and after cuDNN's kernel. The graph is made again from the problem.
  */
 #include "cudnn.h"
 
@@ -11,14 +11,15 @@
 
 typedef struct listing {
     const fxa__dnn_graph *g;
-    const fxa_program *program, *own; /* the problem's program; the user's bprop, NULL = none */
+    /* program: the score program of the problem; own: the user's bprop, NULL = none */
+    const fxa_program *program, *own;
     const fxa__parameterized *numbers;
     fxa__writer *w;
 } listing;
 
 /* ---- Operands ---------------------------------------------------------------------------------------------------- */
 
-/* Writes the scale, with the scalar of the program by which it is multiplied or divided. */
+/* Writes the scale and, if the scale is multiplied or divided by a scalar of the program, that scalar. */
 static void listing_scale(const listing *l, const fxa__dnn_tensor *t) {
     fxa__write_format(l->w, "scale");
     if (!t->times) return;
@@ -99,7 +100,7 @@ static const fxa__dnn_op *listing_maker(const listing *l, int32_t tensor) {
     return NULL;
 }
 
-/* Writes how cuDNN implements a select of -inf, as a comment at the end of the line. */
+/* Writes how cuDNN implements a select between the score and -inf, as a comment at the end of the line. */
 static void listing_mask(const listing *l, const fxa__dnn_op *op) {
     const fxa__dnn_tensor *fill = &l->g->tensors[op->b];
     const fxa__dnn_op *mask = listing_maker(l, op->t);

@@ -41,8 +41,8 @@ typedef union run_value {
     int32_t i;
 } run_value;
 
-/* Values of a program's nodes, which the host computes in each run. Only the values of nodes that are the same for all
- * (q, k) pairs are used. */
+/* Values of a program's nodes, which the host computes once per run. Only nodes whose value is the same at all (q, k)
+ * pairs are used. */
 typedef struct run_values {
     fxa__val node[FXA__DNN_MAX_NODES];
     fxa_view none[FXA_MAX_TENSORS];
@@ -54,7 +54,8 @@ static void run_evaluate(const fxa_program *program, const fxa_problem *in, cons
     if (v->there) return;
     memset(v->none, 0, sizeof v->none);
     for (int32_t i = 0; i < program->n_tensors; i++) {
-        v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype; /* the view has no elements, so loads return 0 */
+        /* a captured tensor without elements, of which every load returns 0 */
+        v->none[i].dtype = (fxa_dtype)program->tensors[i].dtype;
         v->none[i].rank = program->tensors[i].rank;
     }
     env.coord[FXA_INPUT_Q_LEN] = fxa__wrap32(in->global_q_len ? in->global_q_len : in->sq);
@@ -76,9 +77,8 @@ static int64_t run_part(int64_t x, uint8_t part) {
     }
 }
 
-/* Returns the scale of the run, multiplied or divided by a scalar y of the program if t->times is 1 or -1. If y is
- * finite and nonzero, a result beyond the range of f32 is clamped, because the score that the result multiplies may be
- * 0. */
+/* Returns the scale of the run, multiplied (t->times 1) or divided (t->times -1) by a scalar y of the program. If y is
+ * finite and nonzero, the result is clamped to the range of f32: an infinite factor times a score of 0 would be NaN. */
 static double run_scale(const fxa__dnn_tensor *t, const fxa__bound_args *bound, const run_values *v) {
     if (!t->times) return bound->scale;
     const double y = v->node[t->index].f, x = t->times > 0 ? bound->scale * y : bound->scale / y;
@@ -121,16 +121,16 @@ static void *run_pointer(const fxa__dnn_tensor *t, const fxa__bound_args *bound,
     return (void *)(uintptr_t)(data + t->offset * fxa__dnn_size(t->type));
 }
 
-/* The tensors that a run passes to cuDNN: their addresses, and the values of those that are passed by value. */
+/* The tensors that a run passes to cuDNN: the address of each tensor, and the value of each scalar passed by value. */
 typedef struct run_pack {
     int64_t id[FXA__DNN_BOUND];      /* unique ids of the tensors */
     void *pointer[FXA__DNN_BOUND];   /* address of each tensor */
-    run_value value[FXA__DNN_BOUND]; /* value of each tensor passed by value */
+    run_value value[FXA__DNN_BOUND]; /* values of the scalars among the tensors */
     double params[FXA_MAX_PARAMS];
     run_values values, own;
 } run_pack;
 
-/* Sets params[] to the caller's params, which may be in host memory, and to the plan's constants. */
+/* Sets params[i] to a param of the caller, or to a constant of the score that the graph reads as a param. */
 static void run_params(const fxa__dnn_code *c, const fxa__bound_args *bound, double *params) {
     for (int32_t i = 0; i < c->program->n_params; i++)
         params[i] = c->from[i] < 0 ? bound->constants[i] : bound->params ? bound->params[c->from[i]] : 0;
@@ -223,7 +223,7 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
         int result = s->library.api.execute(handle, c->plan, pack);
         if (result != CUDNN_STATUS_SUCCESS) status = fxa__cudnn_fail(&s->library.api, result, "it runs", err);
         if (status == FXA_E_UNSUPPORTED)
-            /* the support query has succeeded before, so a refusal now is a failure of the engine */
+            /* cuDNN refuses a plan that it made itself: the engine failed, the problem is supported */
             status = FXA_E_ENGINE;
         (void)s->library.api.descriptor_destroy(pack);
     }
@@ -232,8 +232,8 @@ static fxa_status run_execute(fxa__dnn_self *s, const fxa__dnn_code *c, const ru
     return status == FXA_OK ? run_helpers(s, c, true, p, bound, scratch, err) : status;
 }
 
-/* Refuses scales <= 0 if no operation is between the scale and the mask: cuDNN then computes the row maximum before it
- * multiplies by the scale, and a scale <= 0 gives NaN. */
+/* Refuses scales <= 0 if the program leaves scores as they are. cuDNN then computes the row maximum before it
+ * multiplies by the scale, so that results would be NaN. */
 static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, const fxa__bound_args *bound,
                                   fxa_error *err) {
     const fxa_program *program = c->program;
@@ -246,8 +246,8 @@ static fxa_status run_check_scale(const fxa__dnn_code *c, const fxa_problem *p, 
                      bound->scale);
 }
 
-/* Refuses a scale that, combined with a scalar of the program, is below the smallest normal float: every score would be
- * 0. */
+/* Refuses a scale whose product or quotient with a scalar of the program is below the smallest normal float, because
+ * every score would become 0. */
 static fxa_status run_check_folded(const fxa__dnn_code *c, const fxa__bound_args *bound, const run_pack *r,
                                    fxa_error *err) {
     for (size_t i = 0; i < c->n_bound; i++) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine table of the reference engine, which is deterministic and interprets programs, so it supports every valid
- * problem. Its code is the derivative of the program, which the analysis of a backward pass derives; a forward pass has
- * no code.
+ * The engine table of the reference engine. The engine interprets programs, so it supports every valid problem, and is
+ * deterministic. The code of a backward pass is the derivative of the score program; a forward pass has no code.
  */
 #include "ref.h"
 

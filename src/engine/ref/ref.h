@@ -4,14 +4,15 @@
  * (docs/numerics.md), and the tests compare every other engine with it.
  *
  *   ref_work.c       workspace, and rows of the operands to and from f64
- *   ref_score.c      one pair: scaled score, program, mask, dropout
+ *   ref_score.c      one pair of a query row and a key: scaled score, program, mask, dropout
  *   ref_forward.c    O, LSE, row maximum
  *   ref_backward.c   dQ, dK, dV, dsink
  *   ref_gradient.c   backward of the program for one pair; gradients of captured tensors and params
  *   engine_ref.c     the table of functions
  *
  * Conventions: b, h, q, k are local indices (h a query head, hkv a KV head); env.coord holds the coordinates that the
- * program reads, which are indices plus offsets. A pair is masked exactly if its new score is -inf.
+ * program reads, which are indices plus offsets. The new score of a pair is the program's result, or -inf where the
+ * program's mask is false. A pair is masked exactly if its new score is -inf.
  */
 #ifndef FXA_ENGINE_REF_REF_H
 #define FXA_ENGINE_REF_REF_H
@@ -22,7 +23,7 @@
 
 /* Dense f64 sum of one captured tensor's gradient. */
 typedef struct fxa__ref_sum {
-    fxa_view view; /* shape and dense strides; data is NULL */
+    fxa_view view; /* the tensor's shape, and the dense strides of `sum`; data is NULL */
     double *sum;   /* [elements] sum of each element; NULL: the gradient is not requested */
 } fxa__ref_sum;
 
@@ -37,10 +38,10 @@ typedef struct fxa__ref {
     fxa__env env; /* coordinates of the current pair */
 
     fxa__val *vals; /* [nodes of the largest program] value of each node for the current pair */
-    double *k, *v;  /* [Sk,D], [Sk,Dv] keys and values of (b, hkv) */
+    double *k, *v;  /* [Sk,D], [Sk,Dv] keys and values of the current batch entry and KV head */
     double *q, *o;  /* [D], [Dv] current row of Q and O */
-    double *s;      /* forward: [Sk] new scores of the current row */
-    double *o_old;  /* forward: [Dv] row of O that FXA_ACCUMULATE_O merges with */
+    double *s;      /* forward: [Sk] new scores (results of the program) of the current row */
+    double *o_old;  /* forward: [Dv] stored row of O, which FXA_ACCUMULATE_O merges with `o` */
 
     double *dout, *dq;     /* backward: [Dv], [D] current row of dO and dQ */
     double *dk, *dv;       /* backward: [fxa__ref_key_rows,D], [fxa__ref_key_rows,Dv] dK and dV of one KV head */
@@ -51,8 +52,8 @@ typedef struct fxa__ref {
 
 /* ---- ref_work.c -------------------------------------------------------------------------------------------------- */
 
-/* Lays out the workspace of one run: sets *bytes to the exact size of the workspace and, if c has memory, the pointers
- * of r. Returns false if the size does not fit in size_t. */
+/* Lays out the workspace of one run: sets *bytes to the exact size of the workspace and, unless c only adds up sizes,
+ * the pointers of r. Returns false if the size does not fit in size_t. */
 bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__carver c, fxa__ref *r, size_t *bytes);
 
 /* fxa__ref_load and fxa__ref_store read and write row (r->b, h, s) of the operand in `slot` as f64 and apply fp8
@@ -81,7 +82,8 @@ void fxa__ref_enter_head(fxa__ref *r, int64_t h);
 /* Sets the current row, row q of query head h, and loads it into r->q. */
 void fxa__ref_enter_row(fxa__ref *r, int64_t h, int64_t q);
 
-/* Returns the new score of the current row and key k, -inf if the pair is masked, and sets env to the pair. */
+/* Returns the new score (the program's result) of the current row and key k, -inf if k is masked for this row. Sets the
+ * coordinates in r->env to this pair. */
 double fxa__ref_score(fxa__ref *r, int64_t k);
 /* Returns the dropout factor of the pair in env: 0 or 1 / (1 - p); 1 without dropout. */
 double fxa__ref_dropout(const fxa__ref *r);
@@ -96,8 +98,8 @@ void fxa__ref_axpy(double *y, double a, const double *x, int64_t n); /* y += a *
 void fxa__ref_forward(fxa__ref *r);
 void fxa__ref_backward(fxa__ref *r);
 
-/* Returns the gradient of the scaled score of the pair in env, given dnew, the nonzero gradient of the pair's new
- * score. Adds the pair's contributions to the sums of captured tensors and params (ref_gradient.c). */
+/* Returns the gradient of the scaled score of the pair in r->env. dnew: gradient of the pair's new score (the program's
+ * result), not 0. Adds the pair's terms to the gradient sums of captured tensors and params (ref_gradient.c). */
 double fxa__ref_program_backward(fxa__ref *r, double dnew);
 void fxa__ref_clear_sums(fxa__ref *r);       /* sets the sums of captured tensors and params to 0 */
 void fxa__ref_store_sums(const fxa__ref *r); /* stores the sums as the gradients of captured tensors and params */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Backward pass, from the O and LSE of the forward pass. LSE is not recomputed, so it may cover a longer sequence than
- * this problem. With s, s' the scaled and new score of a pair, r its dropout factor and z the score of the row's sink:
+ * this problem. For a pair of a row and a key, s is the scaled score, s' the new score (the program's result) and r the
+ * dropout factor; z is the score of the row's sink:
  *
  *     P     = exp(s' - LSE), at most 1
  *     delta = sum_d dO[d] O[d]
@@ -151,7 +152,8 @@ void fxa__ref_backward(fxa__ref *r) {
             fxa__ref_enter_batch(r, b);
             fxa__ref_load_keys(r, hkv);
             for (int64_t h = hkv * group; p->sq > 0 && h < (hkv + 1) * group; h++) ref_head_backward(r, h);
-            if (paged) continue; /* pages may be shared by batch entries, so their sums are stored after the last one */
+            /* batch entries may share pages, so the sums of a page are stored after the last batch entry */
+            if (paged) continue;
             ref_store_keys(r, hkv);
             ref_clear_keys(r);
         }

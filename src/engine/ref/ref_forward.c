@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Forward pass, row by row. With s' the new scores of the row (ref_score.c) and z the score of its sink:
+ * Forward pass, row by row. s' are the new scores of the row (results of the program, ref_score.c), z is the score of
+ * the sink:
  *
  *     m   = max(s', z)                         over the attended keys, and the sink
  *     l   = sum_k exp(s'_k - m) + exp(z - m)
  *     LSE = m + log l
  *     P_k = exp(s'_k - m) / l
- *     O   = sum_k P_k r_k V_k                  r: dropout factor, 0 or 1 / (1 - p); LSE does not include it
+ *     O   = sum_k P_k r_k V_k                  r_k: dropout factor, 0 or 1 / (1 - p), not part of l and LSE
  *
  * If m = -inf, no key is attended: O = 0 and LSE = -inf. If an s' or z is NaN or +inf, O and LSE are NaN.
  */
@@ -16,8 +17,8 @@
 #include "../../problem/merge_row.h"
 #include "../../problem/work_estimate.h"
 
-/* Writes the new scores of the current row to r->s. Returns the maximum: -inf if no key is attended, NaN if a score is
- * NaN. */
+/* Writes the new scores (results of the program) of the current row to r->s. Returns their maximum: -inf if no key is
+ * attended, NaN if a score is NaN. */
 static double ref_row_scores(fxa__ref *r) {
     double max = -INFINITY;
     for (int64_t k = 0; k < r->seq.k_len; k++) {

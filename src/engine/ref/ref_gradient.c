@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Backward of the score program, pair by pair. The gradient of the scaled score comes from the user-written backward
- * program if there is one, else from the derivative. Gradients of captured tensors and params always come from the
- * derivative; they are summed densely in f64 over all pairs and stored once.
+ * program if there is one, else from the derivative of the score program. Gradients of captured tensors and params
+ * always come from this derivative; they are summed densely in f64 over all pairs and stored once.
  */
 #include "ref.h"
 

@@ -9,7 +9,7 @@
 #include "../../problem/scales.h"
 #include "../../problem/work_estimate.h"
 
-/* Returns rows * columns doubles of the workspace; NULL if c only adds up sizes. */
+/* Returns a pointer to rows * columns doubles of the workspace; NULL if c only adds up sizes. */
 static double *ref_carve_matrix(fxa__carver *c, int64_t rows, int64_t columns) {
     return fxa__carve_matrix(c, rows, columns, sizeof(double));
 }
@@ -32,7 +32,8 @@ static void ref_carve_sums(fxa__carver *c, const fxa__problem *p, fxa__ref_sum *
         for (int32_t i = sum.view.rank - 1; i >= 0; i--) {
             sum.view.size[i] = capture->size[i];
             sum.view.stride[i] = n;
-            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0; /* overflows only if the view is empty */
+            /* the product overflows only if another size is 0, and then the view has no elements */
+            if (!fxa__mul_i64(n, capture->size[i], &n)) n = 0;
         }
         if (capture->grad) sum.sum = ref_carve_matrix(c, n, 1);
         if (sums) sums[t] = sum;
@@ -67,7 +68,7 @@ bool fxa__ref_layout(const fxa__problem *p, const fxa_program *derivative, fxa__
 
 int64_t fxa__ref_key_rows(const fxa__problem *p) {
     if (!(p->in.flags & FXA_PAGED)) return fxa__entries_with_work(p) ? p->in.sk : 0;
-    return p->in.n_pages * p->in.page_size; /* cannot overflow: K and V have this number of rows */
+    return p->in.n_pages * p->in.page_size; /* cannot overflow: K and V are in memory with as many rows */
 }
 
 int64_t fxa__ref_key_row(const fxa__ref *r, int64_t k) {

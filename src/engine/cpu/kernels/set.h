@@ -8,7 +8,8 @@
  * The file of an instruction set defines:
  *   KERN_SCALAR, KERN_SSE2, KERN_AVX2, KERN_AVX512 or KERN_NEON
  *   VEC_BYTES            bytes of a vector; 0 = one real (scalar)
- *   GEMM_MR, GEMM_VECS   rows of the matrix micro-kernel; its columns, in vectors
+ *   GEMM_MR              rows that the matrix micro-kernel computes at once
+ *   GEMM_VECS            columns that the matrix micro-kernel computes at once, in vectors
  */
 #ifndef FXA_ENGINE_CPU_KERNELS_SET_H
 #define FXA_ENGINE_CPU_KERNELS_SET_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes masks as bits before the products: rows that range analysis cannot classify run the mask's tape. Bits that
- * other heads or batch entries need too are cached for all workers. sub_blocks.h has the data structures.
+ * Computes masks as bits, before the matrix products. For rows that range analysis cannot classify, the bytecode of the
+ * mask (its tape) is run. Bits that other heads or batch entries need too are cached for all workers. sub_blocks.h has
+ * the data structures.
  */
 #include "bits.h"
 
@@ -11,13 +12,14 @@
 #include <string.h>
 
 enum {
-    /* ROWS: number of rows that are classified together before the tape runs them. COST: operations per pair of a mask
-     * above which rows are classified. Ice Lake, f32, S 4096, H 8, D 64: a mask of 3 operations takes 100 ms with
-     * classification and 87 without; a block mask of 20 operations, with blocks of 512, takes 138 and 198 ms. With 48,
-     * 96 and 192 rows that second mask takes 133, 138 and 147 ms. */
+    /* Masks of more than COST operations are classified by range analysis, ROWS rows at a time, before their bits are
+     * computed. Ice Lake, f32, S 4096, H 8, D 64:
+     *   mask of 3 operations                        100 ms with classification, 87 without
+     *   block mask of 20 operations, blocks of 512  138 ms with classification, 198 without
+     *   the same block mask by ROWS                 48: 133 ms, 96: 138 ms, 192: 147 ms */
     BITS_CLASSIFY_ROWS = 96,
     BITS_CLASSIFY_COST = 6,
-    /* maximum bytes of all shared cache entries: enough for a mask of 8,192 x 8,192 pairs with its summaries */
+    /* maximum bytes of all shared cache entries: enough for a mask of 8,192 rows x 8,192 keys, summaries included */
     BITS_SHARED_BYTES = 16 << 20
 };
 
@@ -42,7 +44,7 @@ void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64
     masked->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
 }
 
-/* Returns true if the mask does not read the head, and several heads or batch entries share it. */
+/* Returns true if several heads or batch entries have the same mask, which then must not read the head. */
 static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
     bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
     return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
@@ -88,8 +90,8 @@ static uint64_t bits_granules(uint64_t word, int64_t granule) {
     return out;
 }
 
-/* Computes the summary of a row: granules with some attended pair, and granules in which all pairs are attended. Words
- * that equal those of the previous row are not examined again. */
+/* Computes the summary of a row: in which granules (groups of columns) the row attends to some key, and in which to all
+ * keys. Words that equal those of the previous row are not examined again. */
 static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     const uint64_t *pairs = to->pairs + row * c->words;
     const uint64_t *before = row > 0 ? to->pairs + to->from[row - 1] * c->words : NULL;
@@ -107,7 +109,7 @@ static void bits_sum_up(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits 
     to->all[row] = all;
 }
 
-/* Passes the tile's rows and the block's keys to the mask's tape, if that has not been done yet. */
+/* Passes the tile's rows and the key block's columns to the mask's bytecode (tape), if not done yet. */
 static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     const fxa__cpu_kv_group *g = c->g;
     if (!c->ready) {
@@ -121,7 +123,8 @@ static void bits_ready(fxa__cpu_masked_tile *c, bool *block_ready) {
     c->ready = *block_ready = true;
 }
 
-/* Computes the bits of rows row..row+rows of the tile, and which of these rows equal the previous row. */
+/* Computes the mask bits of rows row to row + rows - 1 of the tile. Sets c->same[i] to 1 for each row i whose bits
+ * equal those of the previous row. */
 static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *pairs, bool *ready) {
     int64_t begin, end;
     fxa_tile_class tile = FXA_TILE_MIXED;
@@ -147,7 +150,7 @@ static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mas
     return i;
 }
 
-/* Computes the mask bits of a tile, and which granules of its rows have attended pairs. */
+/* Computes the mask bits of a tile, and for each row the granules (groups of columns) that it attends to. */
 static void bits_compute(fxa__cpu_masked_tile *c, fxa__cpu_mask_bits *to) {
     bool ready = false;
     int64_t span = fxa__tape_mask_cost(c->mask.tape) > BITS_CLASSIFY_COST ? BITS_CLASSIFY_ROWS : c->n;
@@ -189,7 +192,7 @@ static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
 static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_shared_mask_bits *shared = c->shared;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;
-    FXA__ASSERT(block < shared->blocks); /* keys are below sk */
+    FXA__ASSERT(block < shared->blocks); /* because c->key < sk */
     if (c->number >= shared->tiles || b >= shared->count) return NULL;
     int64_t at = (b * shared->tiles + c->number) * shared->blocks + block;
     return at < shared->count ? &shared->entries[at] : NULL;

@@ -8,7 +8,8 @@
 
 #include "sub_blocks.h"
 
-/* Returns the number of columns of a granule: a power of two that divides 64. A key block has at most 64 granules. */
+/* Returns the number of columns of a granule (a group of columns at whose ends products may start or end): a power of
+ * two that divides 64. A key block has at most 64 granules. */
 int64_t fxa__cpu_granule(const fxa__cpu_kernels *kernels);
 /* Returns the mask bits of the worker's tile and key block, from the shared cache or computed by this call. They are
  * valid until the next call. */

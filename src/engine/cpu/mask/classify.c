@@ -60,8 +60,8 @@ void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bou
 
 static bool classify_is_plain(int64_t lo, int64_t hi) { return lo >= 0 && hi < (int64_t)1 << 30; }
 
-/* Returns true if the band applies: key coordinates are consecutive, and all coordinates and lengths are in 0..2^30 -
- * 1. */
+/* Returns true if the bounds of q - k (g->code->band) are usable here: key coordinates are consecutive, and all
+ * coordinates and lengths are >= 0 and < 2^30. */
 static bool classify_has_band(const fxa__cpu_kv_group *g, const axis_range *q, const axis_range *k) {
     return k->line && classify_is_plain(k->lo, k->hi) && classify_is_plain(q->lo, q->hi) &&
            classify_is_plain(g->seq.q_len_seen, g->seq.q_len_seen) &&
@@ -105,7 +105,7 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    /* number of pairs per range analysis: about a sub-block of one or two panels; untuned */
+    /* assumed number of (q, k) pairs of a box that is classified: about those of a sub-block; untuned */
     const double per_question = 2048;
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
@@ -155,7 +155,8 @@ static fxa_tile_class classify_classify(const fxa__cpu_kv_group *g, const axis_r
     return classify_box(g, &box);
 }
 
-/* Returns the range of q in rows first to first + n - 1 of a KV group, whose heads follow each other. */
+/* Returns the range of q coordinates of rows first to first + n - 1 of a KV group, in which the rows of all heads are
+ * stacked. */
 static axis_range classify_rows(const fxa__cpu_kv_group *g, int64_t first, int64_t n) {
     int64_t q_len = g->seq.q_len, last = first + n - 1;
     bool one_head = first / q_len == last / q_len;

@@ -9,11 +9,11 @@
 
 enum {
     SUB_BLOCK_ALIGN =
-        /* A key block with bits starts at a multiple of this many columns, so that granules end where the blocks of a
-         * block mask end. */
+        /* A key block whose mask is computed as bits starts at a multiple of this many columns. Granules (groups of
+         * columns) then end where the blocks of a block mask end. */
     64,
-    /* Rows that a micro-kernel of reals could compute in the time of its overhead. Ice Lake, f32, 64 columns, 64
-     * features: avx512 took 332 ns for 4 rows, 543 for 8, 682 for 12, which gives 3.2; avx2 gives 5, sse2 1.5. */
+    /* Overhead of one micro-kernel call, in rows that could be computed in the same time: 3.2 for avx512 (332 ns for 4
+     * rows, 543 for 8, 682 for 12), 5 for avx2, 1.5 for sse2. Ice Lake, f32, 64 columns, 64 features. */
     SUB_BLOCK_MORE_ROWS = 3
 };
 
@@ -41,8 +41,9 @@ void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *c, int64_t number, int6
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Sets the bits of a key block of class MIXED and the range of rows that attend to a key of the block. Removes granules
- * from the end of the block to which no row attends. Returns false if no bit is set. */
+/* For a key block of class MIXED, sets c->bits (the mask, one bit per row and key) and the range of rows that attend to
+ * a key of the block. Shortens the block by the granules (groups of columns) at its end that no row attends to. Returns
+ * false if no bit is set. */
 static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
     c->bits = fxa__cpu_mask_bits_get(c);
     uint64_t some = c->bits->some;
@@ -72,7 +73,7 @@ bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *c, int64_t key, int64_t
     return !bits || sub_block_by_bits(c);
 }
 
-/* A word has bits for the granules of a block and of the gap after it. */
+/* A 64-bit word has one bit for each granule (group of columns) of a key block and of a gap after the block. */
 _Static_assert(FXA__CPU_KEY_BLOCK + FXA__CPU_GAP < 63 * FXA__CPU_GRANULE, "a shift by all bits of a word");
 
 static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits are set. */
@@ -80,8 +81,8 @@ static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits 
     return ((uint64_t)1 << n) - 1;
 }
 
-/* Also returns true if attended pairs are only up to FXA__CPU_GAP columns away: scores of short gaps inside of a
- * sub-block are computed too. */
+/* Also searches FXA__CPU_GAP columns on both sides for attended keys, because a sub-block covers short gaps between
+ * attended columns. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
@@ -90,7 +91,7 @@ bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin
 
 /* ---- Sub-blocks -------------------------------------------------------------------------------------------------- */
 
-/* Returns true if rows row..row+rows have the same bits. */
+/* Returns true if rows row to row + rows - 1 have the same mask bits. */
 static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows) {
     return c->bits->from[row] == c->bits->from[row + rows - 1];
 }
@@ -98,7 +99,7 @@ static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
     int64_t best = 1, best_cost = 0, count = 0,
-            work = 0; /* rows that the micro-kernels compute for n rows, overhead included */
+            work = 0; /* cost of products of n rows, in rows: those computed plus the overhead of the micro-kernels */
     uint64_t any = 0, more;
     if (!c->bits) return most;
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
@@ -106,7 +107,7 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
         if (!kernels->rows) work++; /* kernels with `rows` set always compute entire micro-kernels */
         more = c->bits->any[row + n - 1] & ~any;
-        /* tested first because popcount is a call, and rows rarely differ */
+        /* popcount is slow (a function call), and `more` is rarely nonzero */
         if (more) count += __builtin_popcountll(more);
         any |= more;
         if (n > 1 && work * count * best > best_cost * n) continue;
@@ -116,8 +117,8 @@ int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t 
     return best;
 }
 
-/* Returns the granules in which at least one of these rows has an attended pair. *all receives the granules in which
- * all pairs of all these rows are attended. */
+/* Returns a word whose bit i is set if at least one of these rows attends to a key of granule i (the i-th group of
+ * columns). Bit i of *all is set if all these rows attend to all keys of granule i. */
 static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint64_t *all) {
     uint64_t any = 0;
     *all = UINT64_MAX;
@@ -129,7 +130,7 @@ static uint64_t sub_block_any(const fxa__cpu_masked_tile *c, int64_t row, int64_
     return any;
 }
 
-/* Returns the sub-block of rows row to row + rows - 1 and granules first to last - 1. */
+/* Returns the sub-block of rows row to row + rows - 1 and granules (groups of columns) first to last - 1. */
 static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t row, int64_t rows, int64_t first,
                                           int64_t last, uint64_t all) {
     uint64_t whole = sub_block_low(last - first);
@@ -140,8 +141,8 @@ static fxa__cpu_sub_block sub_block_strip(const fxa__cpu_masked_tile *c, int64_t
                                 .masked = (all >> first & whole) != whole};
 }
 
-/* Returns the granule after the run of columns that starts at granule `first`. Gaps shorter than FXA__CPU_GAP belong to
- * the run. */
+/* Returns the end (exclusive) of a run of attended granules (groups of columns) that starts at `first`. Gaps of fewer
+ * than FXA__CPU_GAP columns do not end the run. Bit i of `any`: some row attends to granule i. */
 static int64_t sub_block_run_end(uint64_t any, int64_t first, int64_t granule) {
     int64_t end = first;
     for (int64_t i = first, gap = 0; gap * granule < FXA__CPU_GAP; i++) {

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sub-blocks: the parts of a tile of rows and a block of keys that have attended pairs. Both passes skip all other
- * pairs. A sub-block is a set of rows and a run of columns that are computed by the same products; if the mask of a row
- * has holes, the row is in several sub-blocks. The mask of a tile and a block is described in one of four ways, the
- * cheapest that is sufficient:
+ * Sub-blocks: the parts of a tile of query rows and a block of keys (columns) in which the mask allows attention. Both
+ * passes skip all other (q, k) pairs. A sub-block is a set of rows and a run of columns that are computed by the same
+ * matrix products; if the mask of a row has holes, the row is in several sub-blocks. The mask of a tile and a key block
+ * is described in one of four ways, the cheapest that is sufficient:
  *
  *   full    there is no mask, or range analysis finds that every pair is attended
  *   band    the mask bounds q - k and does nothing else (band.c): two numbers give the columns of every row
- *   bits    the mask does not read the score: it is run before the products, one bit per pair
- *   tape    the mask reads the score and is run with the program; range analysis may still exclude rows and columns
+ *   bits    the mask does not read the score: it is computed before the matrix products, one bit per pair
+ *   tape    the mask reads the score, so it is part of the program's bytecode (tape); range analysis may still exclude
+ *           rows and columns
  *
- * Bits are summarised by granules, groups of columns at whose ends products can start or end: which granules have some
- * attended pair, and in which all pairs are attended. Heads and batch entries with the same mask share the bits. Bits
- * depend on the tile and the block only, so it does not matter which worker computes them.
+ * Granules are groups of columns at whose ends products can start or end. For each row, a summary of its bits has the
+ * granules in which the row attends to some key, and those in which it attends to all keys. Heads and batch entries
+ * with the same mask share the bits. Bits depend on the tile and the key block only, so any worker may compute them.
  */
 #ifndef FXA_ENGINE_CPU_MASK_SUB_BLOCKS_H
 #define FXA_ENGINE_CPU_MASK_SUB_BLOCKS_H
@@ -24,15 +25,15 @@
 enum {
     FXA__CPU_GRANULE = 16, /* minimum number of columns of a granule */
     /* Minimum number of columns between two runs of columns for the runs to be separate sub-blocks. Ice Lake, f32, S
-     * 4096, H 8, D 64, CPU time: a tree mask took 78.5 ms with 16 and 75.3 with 32, a block mask 64.4 and 63.2 ms. */
+     * 4096, H 8, D 64, CPU time with 16 and with 32 columns: tree mask 78.5 and 75.3 ms, block mask 64.4 and 63.2. */
     FXA__CPU_GAP = 32
 };
 
 typedef struct fxa__cpu_sub_block {
     int64_t row, rows;  /* first row, relative to the tile; number of rows */
     int64_t begin, end; /* columns begin..end of the key block */
-    bool masked;        /* some pair is not attended; bits or a tape determine which */
-    bool banded;        /* some pair is not attended; the band determines the columns of each row */
+    bool masked;        /* the mask excludes some (q, k) pairs, found by mask bits or by the program's bytecode */
+    bool banded;        /* the mask excludes some (q, k) pairs; bounds of q - k give the columns of each row */
 } fxa__cpu_sub_block;
 
 /* ---- Bits -------------------------------------------------------------------------------------------------------- */
@@ -40,7 +41,7 @@ typedef struct fxa__cpu_sub_block {
 typedef struct fxa__cpu_mask_bits {
     /* [rows,words] bits of each row that differs from the previous row; bit c: the row attends to column c */
     uint64_t *pairs;
-    int32_t *from;    /* [rows] index of the row of `pairs` that has the row's bits: the row itself or an earlier one */
+    int32_t *from;    /* [rows] index in `pairs` of a row's bits: that of the row itself or of an earlier, equal row */
     uint64_t *any;    /* [rows] bit i: the row attends to some key of granule i */
     uint64_t *all;    /* [rows] bit i: the row attends to every key of granule i */
     uint64_t some;    /* bit i: at least one row attends to a key of granule i */
@@ -80,7 +81,7 @@ void fxa__cpu_shared_mask_bits_carve(fxa__carver *c, const fxa__cpu_code *code, 
 typedef struct fxa__cpu_masked_tile {
     const fxa__cpu_kv_group *g;
     const fxa__cpu_shared_mask_bits *shared;
-    fxa__tape_run mask;     /* tape of the mask; member `tape` is NULL if the mask is not computed as bits */
+    fxa__tape_run mask;     /* run of the mask's bytecode; mask.tape is NULL if the mask is not computed as bits */
     fxa__cpu_mask_bits own; /* memory of this worker for bits that are not shared */
     int32_t *k;             /* [keys] coordinates of the block's keys */
     uint8_t *same;          /* [rows] 1 = the row has the bits of the previous row; used while bits are computed */
@@ -90,19 +91,19 @@ typedef struct fxa__cpu_masked_tile {
     /* The current tile. */
     /* index of the tile within its head, or within the kv group if tiles span several heads; selects the cache entry */
     int64_t number;
-    int64_t first, n;     /* stacked rows first..first+n of the kv group */
+    int64_t first, n;     /* rows first..first+n of the kv group, which stacks the rows of its query heads */
     const int32_t *h, *q; /* [n] coordinates of the rows */
-    bool ready;           /* the rows of the tape `mask` are those of the tile */
+    bool ready;           /* the rows of this tile have been passed to `mask` */
 
     /* The current key block. */
-    /* keys key..key+keys: the key block without keys at its ends that the mask excludes; cut between granules if `bits`
-     * is set */
+    /* keys key..key+keys: the key block without keys at its ends that the mask excludes; if `bits` is set, only entire
+     * granules (groups of columns) are cut off */
     int64_t key, keys;
     int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
     fxa_tile_class tile;  /* class of the tile and the block */
     bool banded;          /* each row with coordinate q attends to exactly the columns q + band_begin .. q + band_end */
     int64_t band_begin, band_end; /* first and last (exclusive) column of a row, relative to the row's coordinate q */
-    /* mask bits of the tile and block; NULL: `tile`, the band or the program's tape describes the mask */
+    /* mask bits of the tile and key block; NULL = none, because `tile`, the band or the program's bytecode is enough */
     const fxa__cpu_mask_bits *bits;
 } fxa__cpu_masked_tile;
 
@@ -126,8 +127,8 @@ bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *masked, int64_t key, in
 /* Returns the number of rows, at most `most`, from `row` of the tile on, that should share their products, so that the
  * cost per row is smallest. */
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *masked, int64_t row, int64_t most);
-/* Finds the next sub-block of rows row..row+rows from column *at on, and sets *at to its end. *at is 0 for the first
- * call. Returns false if there is none. */
+/* Finds the next sub-block of rows row..row+rows from column *at on, and sets *at to where the next call starts. *at is
+ * 0 for the first call. Returns false if no sub-block is left. */
 bool fxa__cpu_sub_block_next(const fxa__cpu_masked_tile *masked, int64_t row, int64_t rows, int64_t *at,
                              fxa__cpu_sub_block *out);
 /* Returns the sub-block of rows row..row+rows in columns begin..end, without columns at its ends that the mask excludes
@@ -136,8 +137,8 @@ fxa__cpu_sub_block fxa__cpu_sub_block_within(const fxa__cpu_masked_tile *masked,
                                              int64_t begin, int64_t end);
 /* Returns true if some row may have a sub-block that overlaps columns begin..begin+n of the key block. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *masked, int64_t begin, int64_t n);
-/* Returns the bits of a row of a masked sub-block; NULL if there are no bits, and the tape of the program applies the
- * mask. */
+/* Returns the mask bits of a row of a masked sub-block; NULL if the program's bytecode (tape) applies the mask
+ * instead. */
 static inline const uint64_t *fxa__cpu_masked_tile_bits(const fxa__cpu_masked_tile *masked, int64_t row) {
     return masked->bits ? masked->bits->pairs + masked->bits->from[row] * masked->words : NULL;
 }

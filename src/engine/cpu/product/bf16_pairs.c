@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The formats of bf16 pairs (kernels/bf16.h). A packed A is rows of pairs, padded with zeroes to a multiple of
- * PAIRS_WORDS words. B is in panels of pairs, which use the first half of the memory of panels of reals.
+ * Two formats of operands of bf16. A pair is two bf16 in one 32-bit word (kernels/bf16.h). The rows of a packed A
+ * consist of pairs and are padded with zeroes to a multiple of PAIRS_WORDS words. B is in panels of pairs, which use
+ * the first half of the memory of panels of reals.
  *
- * The formats differ in transposed sums W^T X, where the weights W are P or dS. Format "pairs": A = W^T, rounded by its
- * columns, and B = X, as in panels.c. Format "transposed", for kernels that pack panels faster than the rows of a
- * transposed A: A = X^T, and W is packed as B, a few columns at a time. The products of format "transposed" are added
- * to sums^T [d,columns], which sum_end adds to out.
+ * The formats differ in transposed sums W^T X, where the weights W are P or dS. Format "pairs": A = W^T, which the
+ * product rounds to bf16, and B = X, as in panels.c. Format "transposed", for kernels that pack panels faster than the
+ * rows of a transposed A: A = X^T, and W is packed as B, a few columns at a time. The products of format "transposed"
+ * are added to sums^T [d,columns], which sum_end adds to out.
  */
 #include "product.h"
 
@@ -15,7 +16,7 @@
 
 #include <string.h>
 
-enum { PAIRS_WORDS = 16 }; /* words of a row that a product may read at once */
+enum { PAIRS_WORDS = 16 }; /* 32-bit words that a product may read at once from a row of A */
 
 static int64_t pairs_words(int64_t n) { return fxa__div_up(n, 2 * PAIRS_WORDS) * PAIRS_WORDS; }
 
@@ -36,7 +37,7 @@ static void pairs_a_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_grou
     }
 }
 
-/* Packs weights in place: the pairs of a row overwrite its reals from the start of the row. */
+/* Packs weights in place: in each row, the bf16 pairs overwrite the reals, from the start of the row. */
 static void pairs_a_weights(const fxa__cpu_kernels *kernels, void *weights, int64_t ld, int64_t rows, int64_t begin,
                             int64_t end, int64_t columns) {
     int64_t n = end - begin, before = begin / 2, after = before + pairs_words(n), words = pairs_words(columns);
@@ -78,7 +79,8 @@ static bool pairs_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_grou
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
-/* A packed A is 0 past its columns, and weights before k_begin are 0, so k may be rounded up and down. */
+/* Multiplies rows of B from the multiple of nr before k_begin to a multiple of `depth` past k_end. The columns of A for
+ * the additional rows are 0. */
 static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x) {
     int64_t nr = kernels->nr, first = x->k_begin / nr * nr, skipped = first - x->a_first;
     int64_t k = fxa__min_i64(fxa__round_up(x->k_end - first, kernels->pairs.depth), x->b->k - first);
@@ -90,8 +92,8 @@ static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_produc
 
 /* ---- Transposed sums of the format "transposed" ------------------------------------------------------------------ */
 
-/* Returns the row pitch of sums^T in reals: products write entire panels, and the number of cache lines per row is
- * odd. */
+/* Returns the row pitch of sums^T in reals: entire panels, because products write these, plus one cache line. An odd
+ * number of cache lines per row spreads the rows over the sets of the cache. */
 static int64_t transposed_ld(const fxa__cpu_kernels *kernels, int64_t columns) {
     return fxa__round_up(columns, kernels->nr) + PAIRS_WORDS;
 }
@@ -111,7 +113,8 @@ static void transposed_sum_pack(const fxa__cpu_kernels *kernels, fxa__cpu_transp
     kernels->pairs.round(sum->x, pairs_words(sum->capacity), sum->d, n, x, 1, ld);
 }
 
-/* A product reads `depth` rows at once. Rows past the last one are 0. */
+/* A product reads `depth` rows of W at once, so rows first..last are extended to multiples of `depth`. Rows past
+ * the end of W count as 0. */
 static void transposed_sum_add(const fxa__cpu_kernels *kernels, const fxa__cpu_transposed_sum *sum, const void *w,
                                int64_t ldw, int64_t begin, int64_t end, int64_t first, int64_t last) {
     int64_t depth = sum->depth, nr = kernels->nr;

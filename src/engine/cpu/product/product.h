@@ -25,8 +25,8 @@ typedef struct fxa__cpu_packed_b {
     int64_t k;        /* number of rows of B */
 } fxa__cpu_packed_b;
 
-/* A product C [rows, end - begin] = A B, with rows k_begin..k_end and columns begin..end of B. C has capacity for
- * entire panels. */
+/* A product C [rows, end - begin] = A B, with rows k_begin..k_end and columns begin..end of B. Products write entire
+ * panels of columns, so C must have memory for them. */
 typedef struct fxa__cpu_product {
     int64_t rows;
     const void *a;   /* packed A, or rows of real (product_rows) */
@@ -41,17 +41,18 @@ typedef struct fxa__cpu_product {
 
 /* A transposed sum: out [columns,d] += W^T X for several X, with W [rows,columns] and X [rows,d]. */
 typedef struct fxa__cpu_transposed_sum {
-    int64_t capacity;    /* maximum number of rows of one X */
-    int64_t d, columns;  /* columns of X; maximum columns of W */
-    void *out;           /* [columns,ld_out] result */
-    int64_t ld_out;      /* row pitch of `out` */
-    const void *ones;    /* [max(columns, d)] reals of value 1 */
-    int64_t x_size;      /* number of reals of `x`; sum_layout sets x_size..masked_step */
+    int64_t capacity;   /* maximum number of rows of one X */
+    int64_t d, columns; /* columns of X; maximum columns of W */
+    void *out;          /* [columns,ld_out] result */
+    int64_t ld_out;     /* row pitch of `out` */
+    const void *ones;   /* [max(columns, d)] reals of value 1 */
+    /* sum_layout sets the members from here to masked_step. */
+    int64_t x_size;      /* number of reals of `x` */
     int64_t sums_size;   /* number of reals of `sums` */
     int64_t room_size;   /* number of reals of `room` */
-    int64_t depth;       /* number of rows that a product reads at once; W must be 0 in rows past the last one */
+    int64_t depth;       /* number of rows of W that a product reads at once; rows past the last one must be 0 */
     int64_t step;        /* recommended columns of W per call of sum_add */
-    int64_t masked_step; /* recommended columns if columns of W have different nonzero rows */
+    int64_t masked_step; /* like `step`, for a mask by which columns of W have different nonzero rows */
     void *x;             /* packed X */
     void *sums, *room;   /* partial sums; scratch memory */
     int64_t rows;        /* number of rows of the packed X */
@@ -75,21 +76,25 @@ struct fxa__cpu_format {
                      int64_t k);
     void (*b_pack)(const fxa__cpu_kernels *kernels, fxa__cpu_packed_b *b, const void *x, int64_t ld, int64_t k,
                    int64_t n);
-    /* Pack n keys of a slot as B: b_load_t as b_pack_t does, b_load as b_pack does. room: capacity for n rows, with
-     * pitch ld for b_load. b_load returns false if a value is infinite or NaN; the keys are then in `room`, and not
-     * packed. If the stored keys need no packing, b_load does not examine them and returns true. */
+    /* Pack n keys of a slot as B: b_load_t packs their transpose, b_load the keys as they are. room: memory for n rows,
+     * of pitch ld in b_load. If a value is infinite or NaN, b_load returns false, with the keys in `room`, not packed.
+     * Keys that need no packing are not examined; b_load then returns true. */
     void (*b_load_t)(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n,
                      fxa__cpu_packed_b *b, void *room);
     bool (*b_load)(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n,
                    fxa__cpu_packed_b *b, void *room, int64_t ld);
 
-    /* Compute a product. A is packed (product), or rows of real that start at column k_begin (product_rows). */
+    /* Compute a product. For `product`, A is packed; for `product_rows`, A is rows of real that start at column
+     * k_begin. */
     void (*product)(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x);
     void (*product_rows)(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x);
 
-    /* Transposed sums. sum_layout computes sizes and steps from capacity, d and columns. sum_pack packs x [n,ld] of
-     * real as X. sum_add adds W^T X for columns begin..end of W [rows,ldw] of real; these columns must be 0 outside of
-     * rows first..last. sum_end adds `sums` to the first `columns` rows of `out`, which is incomplete before. */
+    /* Transposed sums:
+     *   sum_layout   computes sizes and steps from capacity, d and columns
+     *   sum_pack     packs x [n,ld] of real as X
+     *   sum_add      adds W^T X for columns begin..end of W [rows,ldw] of real, which must be 0 outside of rows
+     *                first..last
+     *   sum_end      adds `sums` to the first `columns` rows of `out`; before this call, `out` is incomplete */
     void (*sum_layout)(const fxa__cpu_kernels *kernels, fxa__cpu_transposed_sum *sum);
     void (*sum_pack)(const fxa__cpu_kernels *kernels, fxa__cpu_transposed_sum *sum, const void *x, int64_t ld,
                      int64_t n);

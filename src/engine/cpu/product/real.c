@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The format of reals. A packed A is rows of reals. B [k,n] is in panels of nr columns, [ceil(n/nr)][k][nr]. B is used
- * in place, without packing, if it is stored as a contiguous matrix of reals whose rows are entire panels.
+ * The format of product operands for float and double (real). A packed A is a row-major matrix of reals. A packed B
+ * [k,n] is in panels of nr columns, [ceil(n/nr)][k][nr]. B is used in place, without packing, if it is stored as a
+ * contiguous matrix of reals whose number of columns is a multiple of nr.
  */
 #include "product.h"
 
@@ -43,8 +44,8 @@ static void reals_b_load_t(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_gr
     fxa__cpu_panels_pack_t(kernels, b, at.data, at.next / (int64_t)kernels->real_size, n, at.n);
 }
 
-/* Returns true if the keys from `at` on are a contiguous matrix of reals, aligned to vectors, whose rows are entire
- * panels. */
+/* Returns true if the keys from `at` on can be used without packing: a contiguous matrix of reals, aligned to vectors,
+ * whose number of columns is a multiple of nr. */
 static bool reals_is_panels(const fxa__cpu_kernels *kernels, const fxa__cpu_address *at) {
     size_t vector = (size_t)kernels->width * kernels->real_size;
     return at->n % kernels->nr == 0 && (uintptr_t)at->data % vector == 0 &&
@@ -73,7 +74,7 @@ static void reals_product(const fxa__cpu_kernels *kernels, const fxa__cpu_produc
         fxa__cpu_panels_product(kernels, x);
         return;
     }
-    int64_t n = x->end; /* a B that is used in place is multiplied with all its columns */
+    int64_t n = x->end; /* if B is used in place, products compute all columns of C, so n is also the pitch of B */
     FXA__ASSERT(x->begin == 0 && n % kernels->nr == 0 && x->k_end <= x->b->k && x->a_first <= x->k_begin);
     kernels->real.gemm_rows(x->rows, n, x->k_end - x->k_begin, fxa__cpu_real_at(kernels, x->a, x->k_begin - x->a_first),
                             x->lda, 1, fxa__cpu_real_at(kernels, x->b->rows, x->k_begin * n), n, x->c, x->ldc, x->beta);

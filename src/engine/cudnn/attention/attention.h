@@ -48,15 +48,15 @@ typedef struct fxa__dnn_attention {
     int32_t len_q, len_k;  /* tensors with the sequence lengths, for matmuls; -1 = none */
     bool banded;           /* true: the graph has a causal mask or a window */
     bool own_lengths;      /* true: each batch entry has its own lengths, in the tensors len_q and len_k */
-    /* more: tensor of k length - q length of each batch entry; joined: tensor of this run's LSE, before it is merged
-     * with the existing LSE */
+    /* more: tensor of k length - q length of each batch entry
+     * joined: tensor of this run's LSE, before it is merged with the existing LSE */
     int32_t more, joined;
     size_t bounds_step;               /* index of the helper step that writes the tensors of lengths and offsets */
     uint8_t offsets[FXA_SLOT_DV + 1]; /* [slot] 1 + index of the slot's operand in bounds_step; 0 = none */
     /* 1 + index of the step after cuDNN's kernel that fills the rows of results that cuDNN does not write; 0 =
      * bounds_step fills these rows before cuDNN's kernel */
     size_t fill_step;
-    /* [scales and amax slots, then 1 / SCALE_DS] 1 + tensor of the scalar; 0 = not added yet */
+    /* [scales and amax slots, then 1 / SCALE_DS] 1 + index of the scalar's tensor; 0 = not added yet */
     uint16_t scales[FXA__DNN_SCALES + 1];
     fxa__dnn_step discarded; /* receives the arguments of steps after the graph has failed */
 } fxa__dnn_attention;
@@ -78,7 +78,7 @@ fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONST
 
 /* Returns false, with the reason in g, if the engine refuses the problem without making a graph (support.c). */
 bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level level);
-/* For tests, which have a case for each row: returns the reason in a row of the table of support.c; NULL past the last
+/* For tests: returns the reason for a refusal in row `row` of the table support_rows of support.c; NULL past the last
  * row. */
 const char *fxa__dnn_support_why(size_t row);
 
@@ -112,15 +112,16 @@ bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot);
 int32_t fxa__dnn_row(fxa__dnn_attention *a, fxa_slot slot);
 /* Returns the strides of LSE, row maxima or dLSE of a run's problem. */
 const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
-/* Writes the cache key of code: the entire problem except the device, the constants that are params
- * (score/parameterize.c), and the total number of packed rows with the strides that follow from it. Problems that
- * differ only in the excepted parts run the same code. */
+/* Writes the cache key of code: the entire problem without
+ *   - the device
+ *   - the constants that are params (score/parameterize.c)
+ *   - the total number of packed rows, and the strides that follow from it.
+ * Problems that differ only in these three parts run the same code. */
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
-/* fxa__dnn_step_rows sets *rows, a member of the step's arguments, to the sizes and lengths of a slot.
- * fxa__dnn_step_slot sets *array, another member, to the strides and type of a slot, and makes each run set its
- * address. */
+/* Set *rows or *array, which must be in the step's arguments, from a slot: step_rows to the sizes and lengths of the
+ * slot, step_slot to its strides and type. step_slot also makes each run set array->data to the slot's address. */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
 /* Makes each run set the rows of a result that cuDNN does not write to `value`. */
@@ -140,9 +141,10 @@ static inline bool fxa__dnn_rounds_sums(const fxa_problem *p) {
     return (p->flags & (FXA_ACCUMULATE_O | FXA_ACCUMULATE_DQ | FXA_ACCUMULATE_DK | FXA_ACCUMULATE_DV)) != 0;
 }
 
-/* Return the scores with -inf where a condition of the mask is false. fxa__dnn_mask_lengths: padding by lengths;
- * fxa__dnn_mask_bands: causal masks and windows in cuDNN's own form; fxa__dnn_mask_others: conditions that are computed
- * as pointwise operations. */
+/* Return the scores with -inf where a condition of the mask is false. Each function adds some of the conditions:
+ *   fxa__dnn_mask_lengths   padding by lengths
+ *   fxa__dnn_mask_others    conditions that are computed as pointwise operations
+ *   fxa__dnn_mask_bands     causal masks and windows in cuDNN's own form */
 int32_t fxa__dnn_mask_lengths(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_others(fxa__dnn_attention *a, int32_t s);
 int32_t fxa__dnn_mask_bands(fxa__dnn_attention *a, int32_t s);
@@ -169,8 +171,12 @@ int32_t fxa__dnn_fp8_scores(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_output(fxa__dnn_attention *a, int32_t e, int32_t sum, int32_t v, int32_t o);
 /* Refuses operations that the forward pass of 8 bits cannot compute. */
 void fxa__dnn_fp8_check(fxa__dnn_attention *a);
-/* Backward with 8-bit operands. Return: the row sums of dO O; P as an operand of a matmul; dP; dS as an operand of a
- * matmul. fxa__dnn_fp8_result adds the operations that compute the result `slot` (dQ, dK or dV) from its f32 sums x. */
+/* Backward with 8-bit operands:
+ *   fxa__dnn_fp8_sums      returns the row sums of dO O, multiplied by the descales
+ *   fxa__dnn_fp8_weights   returns P, scaled and rounded to 8 bits for a matmul
+ *   fxa__dnn_fp8_dp        returns dP, multiplied by the descales
+ *   fxa__dnn_fp8_ds        returns dS, scaled and rounded to 8 bits for a matmul
+ *   fxa__dnn_fp8_result    adds the operations that compute the result `slot` (dQ, dK or dV) from its f32 sums x */
 int32_t fxa__dnn_fp8_sums(fxa__dnn_attention *a, int32_t sums);
 int32_t fxa__dnn_fp8_weights(fxa__dnn_attention *a, int32_t weights);
 int32_t fxa__dnn_fp8_dp(fxa__dnn_attention *a, int32_t dp);

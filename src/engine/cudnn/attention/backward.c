@@ -58,10 +58,9 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Returns true if the derivative has an operation on the tensor of the new score, which is the output of the score
- * program: one that reads the score, or one that generates its coordinates. A bprop reads the original score, whose
- * tensor is that of the new score if the program returns the score unchanged. For such a program, a derivative other
- * than dscore comes from the operation with_grad. */
+/* Returns true if the derivative may read the tensor of the new score (the output of the score program) or generate
+ * coordinates from it. A bprop reads the original score. This is the same tensor if the program returns the score
+ * unchanged; the derivative of such a program is dscore, except with the operation with_grad. */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -122,8 +121,8 @@ static void backward_by_keys_fp8(fxa__dnn_attention *a, int32_t weights, int32_t
     fxa__dnn_fp8_result(a, slot, x, out);
 }
 
-/* Adds dQ to the graph. dQ of 16 bits is summed atomically into f32 or, in deterministic runs and with gradients of
- * captured tensors, in a fixed order from the entire dS in memory. */
+/* Adds dQ to the graph. If dQ has 16 bits, cuDNN adds it up atomically in f32. In deterministic runs and with gradients
+ * of captured tensors, it instead adds in a fixed order, from the entire dS in memory. */
 static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32_t dq) {
     fxa__dnn_graph *g = &a->g;
     const fxa_problem *p = &a->p->in;
@@ -154,7 +153,7 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
  * 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_exact_zero(s->program, s->needed); /* s->needed is scratch memory until nodes are added */
+    fxa__lower_exact_zero(s->program, s->needed); /* s->needed has no other use before nodes are added to the graph */
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
     /* the bprop reads the coordinates that the score program has added to the graph */
@@ -167,7 +166,7 @@ static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dsco
 /* Returns the gradient of Q K^T: dscore through the derivative or the bprop, multiplied by the scale. A pair with
  * dscore 0, such as a masked pair, must have gradient 0. If the program may return another value for such a pair, a
  * select sets the gradient to 0. The select is also added if the program does not read dscore (the derivative of
- * floor(score) is 0), because cuDNN has no backward engine for a graph without it. */
+ * floor(score) is 0), because cuDNN has no backward engine for a graph that ignores dscore. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;
@@ -243,7 +242,7 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     if (dlse >= 0) dp = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, dp, dlse);
     dp = fxa__dnn_float2(g, CUDNN_POINTWISE_MUL, dp, weights);
     backward_sinks(a, sums, dlse);
-    kept->indexed = a->score.indexed; /* not only the score program but also the mask may have read coordinates */
+    kept->indexed = a->score.indexed; /* the mask, added after `kept` was copied, may have read coordinates too */
     a->score = *kept;
     fxa__dnn_bias(a, dp);
     int32_t ds = backward_score(a, dp), dk = backward_output(a, FXA_SLOT_DK, FXA_GRAD_K, FXA_ACCUMULATE_DK);
@@ -254,8 +253,8 @@ static void backward_write(fxa__dnn_attention *a, fxa__dnn_score *kept) {
     backward_by_rows(a, ds, k, backward_output(a, FXA_SLOT_DQ, FXA_GRAD_Q, FXA_ACCUMULATE_DQ));
 }
 
-/* Counts operands with one value per row, and refuses too many. Values per batch entry count too: they are expanded to
- * rows if there are two or more rows (score/captured_loads.c). */
+/* Counts operands of the graph that have one value per query row, and refuses more than cuDNN supports. Operands with
+ * one value per batch entry count too: with several rows, they are expanded to rows (score/captured_loads.c). */
 static void backward_count_vectors(fxa__dnn_attention *a) {
     const fxa_problem *p = &a->p->in;
     bool some = a->level.arch / 10 == 9 && !fxa__dnn_is_fp8(p), dlse = p->flags & FXA_READ_DLSE;

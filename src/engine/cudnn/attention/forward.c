@@ -37,8 +37,8 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
     fxa__dnn_score_start(&a->score, a->scaled, -1, a->scaled);
     int32_t node = fxa__program_output(a->program, FXA__OUT_SCORE);
     s = fxa__dnn_as_virtual(&a->score, fxa__dnn_score_node(&a->score, node));
-    /* a scale in device memory may be <= 0, so an addition of -0.0 separates it from the softmax (run_check_scale in
-     * run.c) */
+    /* If a scale <= 0 directly precedes the softmax, cuDNN gives NaN (run_check_scale in run.c). The sign of a scale in
+     * device memory is unknown, so an addition of -0.0 separates the scale from the softmax. */
     bool unknown = p->pass == FXA_FORWARD && (p->flags & FXA_SCALARS_IN_MEMORY);
     if (unknown && s == a->scaled) s = fxa__dnn_float2(&a->g, CUDNN_POINTWISE_ADD, s, fxa__dnn_float(&a->g, -0.0));
     if (a->g.status == FXA_OK && !a->g.tensors[s].score)
@@ -55,9 +55,9 @@ static int32_t forward_row(fxa__dnn_attention *a) {
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
 }
 
-/* Returns true if LSE and the row maximum are computed by a helper kernel from the maximum and sum that cuDNN writes to
- * the workspace: if the row maximum is requested, or LSE in f64. With one of the features in `other`, LSE in f64 is
- * converted from f32 instead. cuDNN writes either LSE, or maximum and sum. */
+/* cuDNN writes either LSE, or the maximum and the sum of each row. Returns true if it writes the latter to the
+ * workspace, where a helper kernel computes LSE and the row maximum from them: if the row maximum is requested, or LSE
+ * in f64 without any feature of `other`. With such a feature, LSE in f64 is converted from f32. */
 static bool forward_has_parts(const fxa_problem *p) {
     bool other = p->flags & (FXA_ACCUMULATE_O | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINKS | FXA_SINK_ZERO);
     bool wide = (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64 && !other;
@@ -118,7 +118,7 @@ static int32_t forward_sinks(fxa__dnn_attention *a) {
     fxa__dnn_step_tensor(step, &c->to, &a->g, t);
     c->from.stride[1] = p->sinks.stride[1], c->from.type = (int32_t)p->sinks.dtype;
     if (p->flags & FXA_SINKS) fxa__dnn_step_point(step, &c->from.data, FXA__DNN_SLOT, FXA_SLOT_SINKS, 0);
-    return t; /* for a zero sink, the step has no source and reads 0 for each element */
+    return t; /* for FXA_SINK_ZERO, the step's source pointer is NULL, so the helper kernel writes zeroes */
 }
 
 /* Returns the sum of the exponentials of each row, its sink included. Sets *e to the exponentials of the scores minus

@@ -86,7 +86,8 @@ static int32_t fp8_scalar_move(fxa__dnn_attention *a, int32_t number) {
         return room;
     }
     fxa__dnn_tensor *to = &a->g.tensors[number];
-    FXA__ASSERT(a->g.tensors[room].source == FXA__DNN_SCRATCH && !to->ragged); /* `to` gets only memory and shape */
+    /* `to` takes over the memory and the shape of `room`, and keeps its other members */
+    FXA__ASSERT(a->g.tensors[room].source == FXA__DNN_SCRATCH && !to->ragged);
     memcpy(to->dim, a->g.tensors[room].dim, sizeof to->dim);
     memcpy(to->stride, a->g.tensors[room].stride, sizeof to->stride);
     to->offset = a->g.tensors[room].offset, to->per_head = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The mask of a score program in a graph: a select of -inf for each condition of the mask (lower/conjunct.h). Causal
- * and window conditions have the form that cuDNN recognizes, with the same operations and types; cuDNN then skips
- * tiles, provided that the indices are those of the masked tensor itself. In any other form, cuDNN compares rows with
- * keys correctly only by <= and ==, which score/ops.c uses.
+ * and window conditions have exactly the operations and types by which cuDNN recognizes them, and the indices that they
+ * compare are those of the masked tensor itself; cuDNN then skips excluded tiles. In conditions that it does not
+ * recognize, cuDNN compares rows with keys correctly only by <= and ==, which score/ops.c uses.
  */
 #include "attention.h"
 
@@ -26,7 +26,7 @@ static bool mask_is_by_entry(const fxa__dnn_attention *a, const fxa__part *part)
     return part->aligned && (fxa__dnn_length_of(&a->score, false) < 0 || fxa__dnn_length_of(&a->score, true) < 0);
 }
 
-/* Returns true if the condition's bound is a constant, or has one value for all pairs of a run. */
+/* Returns true if the condition's bound is a constant, or a value that is the same in an entire run. */
 static bool mask_is_by_value(const fxa__dnn_attention *a, const fxa__part *part) {
     return part->bound < 0 || fxa__dnn_score_is_by_value(&a->score, part->bound);
 }
@@ -79,7 +79,8 @@ static int32_t mask_causal(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     int32_t q = fxa__dnn_index(g, s, 2, CUDNN_DATA_FLOAT), k = fxa__dnn_index(g, s, 3, CUDNN_DATA_FLOAT);
-    FXA__ASSERT(c >= -MASK_MAX && c <= MASK_MAX && !mask_is_by_entry(a, part)); /* this form has no lengths */
+    /* cuDNN's own window cannot be shifted by the lengths of each batch entry */
+    FXA__ASSERT(c >= -MASK_MAX && c <= MASK_MAX && !mask_is_by_entry(a, part));
     k = fxa__dnn_float2(g, CUDNN_POINTWISE_ADD, k, mask_bound(a, part, c + 1, CUDNN_DATA_FLOAT));
     int32_t m = fxa__dnn_op2(g, CUDNN_POINTWISE_CMP_GT, k, q, CUDNN_DATA_BOOLEAN, CUDNN_DATA_BOOLEAN);
     return fxa__dnn_select(g, s, fxa__dnn_float(g, -INFINITY), m);
@@ -90,7 +91,7 @@ static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 static int64_t mask_clamp(int64_t c) { return c < -MASK_MAX ? -MASK_MAX : c > MASK_MAX ? MASK_MAX : c; }
 
 /* Returns the condition x <= c + part->times_bound * (value of the node part->bound), for an int x that is computed
- * from coordinates. Computes x - c, which does not overflow, rather than add c to the bound. */
+ * from coordinates. If the bound is not a scalar, compares x - c with it, because c + bound could overflow. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
@@ -125,8 +126,8 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q), length);
 }
 
-/* Returns a causal or window condition whose bound differs between batch entries or heads, for which cuDNN has no
- * form. */
+/* Returns a causal or window condition as pointwise operations, for conditions that cuDNN's own form cannot express or
+ * that are the second of their kind. */
 static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
     bool causal = part->kind == FXA__PART_CAUSAL;
     int64_t aligned = mask_more(a, part);
@@ -175,8 +176,9 @@ static bool mask_may_band(const fxa__dnn_attention *a, const fxa__part *part) {
     return causal && both && part->bound < 0 && part->c + shift == 0;
 }
 
-/* Sets *c to the constant of a condition on indices (k <= q + c, q - k <= c). Constants so large that they do not
- * change the mask are clamped, so that f32 is exact. Returns false if the condition cannot have cuDNN's form. */
+/* Sets *c to the constant of a condition on indices: k <= q + c, or q - k <= c. Constants beyond sq + sk are clamped,
+ * which does not change the mask, so that f32 represents them exactly. Returns false if the condition cannot have
+ * cuDNN's form. */
 static bool mask_band_constant(fxa__dnn_attention *a, const fxa__part *part, int64_t *c) {
     int64_t shift = 0, most = a->p->in.sq + a->p->in.sk;
     if (part->needs_small_bound) (void)mask_refuse_wrap(a);

@@ -124,8 +124,8 @@ static bool operands_is_packed(const fxa_problem *p, bool keys) {
     return (p->flags & FXA_VARLEN) && !(keys && (p->flags & FXA_PAGED));
 }
 
-/* Adds tensor t to the graph. If batch entries have their own lengths, sets the tensor of offsets at which batch entries
- * of t start. Returns the tensor. */
+/* Adds tensor t to the graph and returns it. If batch entries have their own lengths, the tensor with the offsets at
+ * which they start in t is added too. */
 static int32_t operands_tensor(fxa__dnn_attention *a, fxa__dnn_tensor *t, bool keys) {
     bool packed = operands_is_packed(&a->p->in, keys);
     /* cuDNN does not read this stride, but requires a nonzero one */

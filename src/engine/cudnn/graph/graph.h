@@ -21,28 +21,28 @@ typedef enum fxa__dnn_source {
     FXA__DNN_TENSOR,  /* captured tensor `index` */
     FXA__DNN_SCRATCH, /* workspace, from byte `offset` on */
     FXA__DNN_VALUE,   /* passed by value: `value`, as a float, or as an integer if the type is INT32 */
-    /* passed by value: `value` + `times` * x, where x is the value of program node `index`; that node depends on
-     * neither coordinates nor tensors */
+    /* passed by value: `value` + `times` * x, where x is the value of program node `index`. That node reads neither
+     * coordinates nor captured tensors. */
     FXA__DNN_NODE,
-    /* passed by value: the scale of the run; if `times` is 1 or -1, multiplied or divided by node `index` */
+    /* passed by value: the run's scale; multiplied (`times` 1) or divided (`times` -1) by program node `index` */
     FXA__DNN_SCALE,
     FXA__DNN_DTENSOR,    /* gradient of captured tensor `index` */
     FXA__DNN_OWN_TENSOR, /* captured tensor `index` of the user's bprop */
-    FXA__DNN_OWN_NODE    /* like NODE, for a node of the user's bprop */
+    FXA__DNN_OWN_NODE    /* like FXA__DNN_NODE, but a node of the user's bprop */
 } fxa__dnn_source;
 
-/* Maximum absolute value of a dividend. cuDNN divides ints in f32: quotients were wrong at 16 million, and are right up
- * to this value. */
+/* Largest absolute value of a dividend in an int division. cuDNN divides ints in f32: quotients of dividends of 16
+ * million were wrong on a device; quotients of dividends up to 2^22 are right. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* Values that the host computes from the divisor of a floor division, an int, and passes to the graph in its place
+/* Ints that the host computes from the int divisor of a floor division, which the graph reads instead of the divisor
  * (use_floor_by_value of score/ops.c). */
 typedef enum fxa__dnn_part {
-    FXA__DNN_WHOLE,    /* the int itself */
-    FXA__DNN_DIVISOR,  /* absolute value, at most FXA__DNN_DIVIDED + 1; 1 if the int is 0 */
-    FXA__DNN_ROUNDS,   /* DIVISOR - 1 if the int is negative, else 0 */
-    FXA__DNN_SIGN,     /* 1, 0 or -1 */
-    FXA__DNN_MAGNITUDE /* absolute value in 32 bits; 1 if the int is 0 */
+    FXA__DNN_WHOLE,    /* the divisor itself */
+    FXA__DNN_DIVISOR,  /* min(MAGNITUDE, FXA__DNN_DIVIDED + 1) */
+    FXA__DNN_ROUNDS,   /* DIVISOR - 1 if the divisor is negative, else 0 */
+    FXA__DNN_SIGN,     /* sign of the divisor: 1, 0 or -1 */
+    FXA__DNN_MAGNITUDE /* absolute value of the divisor, in 32 bits; 1 if the divisor is 0 */
 } fxa__dnn_part;
 
 typedef struct fxa__dnn_tensor {
@@ -55,7 +55,7 @@ typedef struct fxa__dnn_tensor {
     /* true: bound of a mask, which a run clamps to [-2^30, 2^30]; larger values would not change the mask, but sums
      * with them would wrap */
     bool bound;
-    int8_t times;   /* NODE, OWN_NODE: factor of the node's value. SCALE: 1 = multiplied, -1 = divided, 0 = neither */
+    int8_t times;   /* factor of a node's value, or 1, 0, -1 for a scale; see FXA__DNN_NODE and FXA__DNN_SCALE */
     uint8_t part;   /* fxa__dnn_part */
     int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
@@ -85,7 +85,7 @@ typedef struct fxa__dnn_op {
     uint8_t precision; /* CUDNN_DATA_... */
     uint8_t axis;      /* axis of GEN_INDEX */
     int16_t mode;      /* CUDNN_POINTWISE_... or CUDNN_REDUCE_TENSOR_... */
-    int32_t x, b, t;   /* operand tensors, -1 = none; a matmul multiplies x by b */
+    int32_t x, b, t;   /* operand tensors, -1 = none; the product of a matmul is x b */
     int32_t y;         /* result tensor */
     int32_t m, n, k;   /* matmul: tensors with the lengths of each batch entry; -1 = none */
 } fxa__dnn_op;
@@ -138,19 +138,19 @@ static inline bool fxa__dnn_is_per_head(const fxa__dnn_tensor *t) {
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* Adds a pointwise operation on x and b (-1 = none), whose types must fit the precision. Returns the result, a virtual
- * tensor of type `type`, whose sizes are the larger ones of x and b. */
+/* Adds a pointwise operation on x and b (-1 = no second operand). The types of x and b must fit the precision. Returns
+ * the result, a virtual tensor of type `type`; its size along each axis is the larger one of x and b. */
 int32_t fxa__dnn_op2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, uint8_t type, uint8_t precision);
 /* Like fxa__dnn_op2, with the given result tensor y. */
 int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int32_t y, uint8_t precision);
 /* Like fxa__dnn_op2, with f32 operands and result. */
 int32_t fxa__dnn_float2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
-/* Like fxa__dnn_op2, with INT32 operands and result; bools are 0 and 1. */
+/* Like fxa__dnn_op2, with INT32 operands and result; a bool is an int, 0 or 1. */
 int32_t fxa__dnn_int2(fxa__dnn_graph *g, int mode, int32_t x, int32_t b);
 /* Returns t ? x : b. */
 int32_t fxa__dnn_select(fxa__dnn_graph *g, int32_t x, int32_t b, int32_t t);
-/* Returns a tensor with the sizes of `of`, whose elements are their own index along `axis`. `precision` is FLOAT in the
- * forms that cuDNN recognizes as causal mask and window. */
+/* Returns a tensor with the sizes of `of`, whose elements are their own index along `axis`. `precision` must be FLOAT
+ * if cuDNN is to recognize the index as part of a causal mask or window. */
 int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precision);
 int32_t fxa__dnn_reduce(fxa__dnn_graph *g, int mode, int32_t x, int32_t y);
 int32_t fxa__dnn_matmul(fxa__dnn_graph *g, int32_t a, int32_t b, int32_t c, int32_t m, int32_t n, int32_t k);

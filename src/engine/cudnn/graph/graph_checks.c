@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The last check of a graph before it is passed to cuDNN. Refuses forms that cuDNN accepts but computes wrongly, or for
- * which cuDNN aborts the process. The lowering makes no such form; this check enforces that for every problem, not only
- * in tests. Each checks_... function that returns a text returns what is wrong with the operation l->op, or NULL.
+ * The last check of a graph before it is passed to cuDNN. Refuses operations that cuDNN accepts but computes wrongly,
+ * or for which cuDNN aborts the process. The code that makes graphs adds no such operation; this check enforces that
+ * for every problem, not only in tests. Each checks_... function that returns a text returns what is wrong with the
+ * operation l->op, or NULL.
  */
 #include "../attention/attention.h"
 
@@ -48,7 +49,7 @@ static bool checks_is_row(const checks_look *l) { return checks_tensor(l, l->op-
 static const char *checks_first_operand(const checks_look *l) {
     const fxa__dnn_tensor *x = checks_tensor(l, l->op->x), *y = checks_tensor(l, l->op->y);
     bool scores = y->source == FXA__DNN_VIRTUAL && x->source != FXA__DNN_VIRTUAL && y->type != CUDNN_DATA_HALF;
-    /* dO * O, which is computed before the scores */
+    /* true: the product dO * O, which may have memory as its first operand */
     bool rows_product = l->op->mode == CUDNN_POINTWISE_MUL && x->source == FXA__DNN_SLOT;
     bool sink = x->dim[2] == 1 && y->dim[3] == 1;
     return scores && !rows_product && !sink ? "has memory as its first operand" : NULL;
@@ -60,14 +61,15 @@ static const char *checks_sum(const checks_look *l) {
     return wrong ? "adds the score to something, not something to the score" : NULL;
 }
 
-/* cuDNN ignores the head stride of a tensor with one value per head, and reads it as contiguous. */
+/* cuDNN ignores the head stride of a tensor with one value per head, and reads the values as contiguous. */
 static const char *checks_per_head(const checks_look *l) {
     const fxa__dnn_tensor *b = l->op->b < 0 ? NULL : checks_tensor(l, l->op->b);
     bool wrong = b && b->source != FXA__DNN_VIRTUAL && fxa__dnn_is_per_head(b) && b->stride[1] != 1;
     return wrong ? "reads values per head that do not lie side by side" : NULL;
 }
 
-/* cuDNN's ordered comparisons of ints are wrong, except in the BOOLEAN forms of causal masks, windows and padding. */
+/* cuDNN compares ints wrongly by < and >, and by >= if the second operand is computed by the graph. Comparisons of type
+ * BOOLEAN, in causal masks, windows and padding, are right. */
 static const char *checks_order(const checks_look *l) {
     bool ints = l->op->precision == CUDNN_DATA_INT32;
     bool less = l->op->mode == CUDNN_POINTWISE_CMP_LT || l->op->mode == CUDNN_POINTWISE_CMP_GT;
@@ -81,8 +83,8 @@ static const char *checks_cast(const checks_look *l) {
     return cast && checks_tensor(l, l->op->y)->type != CUDNN_DATA_FLOAT ? "casts to something else than a float" : NULL;
 }
 
-/* cuDNN accepts sums over heads of f32 values but computes them wrongly. Exempt are gradients of captured tensors,
- * which are right, and sums of 8-bit products, which have never been observed to be wrong. */
+/* cuDNN computes wrong sums of f32 values over heads. Not refused are gradients of captured tensors, which are right,
+ * and sums of products of 8-bit tensors, which have never been observed to be wrong. */
 static const char *checks_heads(const checks_look *l) {
     const fxa__dnn_tensor *x = checks_tensor(l, l->op->x), *y = checks_tensor(l, l->op->y);
     bool sums = l->op->kind == FXA__DNN_REDUCTION && l->op->mode == CUDNN_REDUCE_TENSOR_ADD;
@@ -92,7 +94,8 @@ static const char *checks_heads(const checks_look *l) {
     return heads && x->type == CUDNN_DATA_FLOAT && !bytes ? "sums heads of floats" : NULL;
 }
 
-/* cuDNN never writes the gradient of a captured tensor if dQ is atomically summed into f32. */
+/* cuDNN does not write the gradient of a captured tensor if the graph has a product (dQ) that cuDNN sums into an f32
+ * tensor in the workspace by atomic additions. */
 static const char *checks_bias(const checks_look *l) {
     if (l->op->kind != FXA__DNN_REDUCTION || checks_tensor(l, l->op->y)->source != FXA__DNN_DTENSOR) return NULL;
     for (size_t i = 0; i < l->g->n_ops; i++)
@@ -125,8 +128,8 @@ static bool checks_is_length(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
-/* cuDNN recognizes q < length && k < length as padding, and masks by the lengths of the matmuls instead: by none if the
- * matmuls have no lengths. cuDNN supports no other combination of BOOLEAN masks. */
+/* cuDNN recognizes q < length && k < length as padding, and then masks by the lengths of the matmuls, not by these. If
+ * the matmuls have no lengths, it masks nothing. cuDNN supports no other combination of BOOLEAN masks. */
 static const char *checks_padding(const checks_look *l) {
     if (checks_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
         return checks_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";
@@ -153,8 +156,8 @@ static bool checks_is_backward(const fxa__dnn_graph *g) {
     return false;
 }
 
-/* In a backward pass without lengths, the rows and keys that pad a partial tile have scores of 0, and their
- * exponentials overflow. */
+/* In a backward pass without lengths, cuDNN computes partial tiles wrongly: the rows and keys outside of the problem
+ * have scores of 0, whose exponentials overflow. */
 static const char *checks_tiles(const checks_look *l) {
     enum { ROWS = 64, KEYS = 128 };
     const fxa__dnn_tensor *y = checks_tensor(l, l->op->y);
@@ -165,8 +168,8 @@ static const char *checks_tiles(const checks_look *l) {
 
 /* ---- Operands and results in memory ------------------------------------------------------------------------------ */
 
-/* Refuses operands in memory that cuDNN reads wrongly (one value per batch entry, and in backward one value per key),
- * or for which it aborts the process (bools and bytes). */
+/* Refuses operand tensors in memory that cuDNN reads wrongly (tensors with one value per batch entry and, in backward,
+ * with one value per key), or for which cuDNN aborts the process (bools and bytes). */
 static const char *checks_memory_of(const checks_look *l, int32_t t) {
     const fxa__dnn_tensor *x = t >= 0 ? checks_tensor(l, t) : NULL, *y = checks_tensor(l, l->op->y);
     if (!x || !checks_has_memory(x)) return NULL;
@@ -217,8 +220,8 @@ static const char *checks_look_at(const checks_look *l) {
     return why ? why : checks_cast(l);
 }
 
-/* Refuses graphs with more than `most` tensors and scalars whose addresses a run passes: cuDNN 9.14 did not find one of
- * the addresses in a run with 100, so larger graphs are already refused by the support query. */
+/* Refuses graphs with more than `most` tensors and scalars whose addresses a run passes to cuDNN: cuDNN 9.14 failed a
+ * run with 100 of them, because it did not find one of the addresses. */
 static void checks_count_bound(fxa__dnn_graph *g, size_t most) {
     size_t n = 0;
     for (size_t i = 0; i < g->n_tensors && g->status == FXA_OK; i++)

@@ -22,11 +22,12 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 }
 
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
-    if (step->n_refs == FXA__DNN_REFS) return; /* only in a graph that has failed: no other step has so many pointers */
+    /* a step has fewer pointers, but a failed graph adds those of all steps to one discarded step */
+    if (step->n_refs == FXA__DNN_REFS) return;
     const char *args = (const char *)&step->args;
     FXA__ASSERT((const char *)field >= args && (const char *)field + sizeof(void *) <= args + sizeof step->args);
     FXA__ASSERT(source == FXA__DNN_SLOT || source == FXA__DNN_SCRATCH || source == FXA__DNN_TENSOR ||
-                source == FXA__DNN_OWN_TENSOR || source == FXA__DNN_DTENSOR); /* sources that run_ref of run.c knows */
+                source == FXA__DNN_OWN_TENSOR || source == FXA__DNN_DTENSOR); /* those that run_ref (run.c) handles */
     step->ref[step->n_refs++] = (fxa__dnn_ref){(uint16_t)((const char *)field - args), source, false, index, offset};
 }
 

@@ -17,7 +17,7 @@ enum { FXA__DNN_REFS = 32 };
 typedef struct fxa__dnn_ref {
     uint16_t at;    /* offset in fxa__dnn_step.args, in bytes */
     uint8_t source; /* fxa__dnn_source: SLOT, TENSOR, OWN_TENSOR, DTENSOR or SCRATCH */
-    /* true: the pointer is `data` of an FxaGpuArray, whose strides come from the slot in the run's problem */
+    /* true: the pointer is the member `data` of an FxaGpuArray; the run also sets the array's strides, to the slot's */
     bool strided;
     int32_t index;  /* index of the slot or tensor that `source` names */
     int64_t offset; /* bytes that are added to the address */
@@ -27,15 +27,15 @@ typedef struct fxa__dnn_ref {
 typedef struct fxa__dnn_step {
     uint8_t kernel; /* fxa__gpu_kernel */
     bool after;     /* true: launched after cuDNN's kernel, else before it */
-    bool optional;  /* true: a run that passes NULL for the slot of ref[0] skips the step */
+    bool optional;  /* true: a run skips this launch if the address of ref[0] is NULL */
     uint8_t n_refs; /* number of elements of `ref` */
-    int64_t work;   /* argument of fxa__gpu_launch: number of elements, or of CTAs */
+    int64_t work;   /* argument of fxa__gpu_launch: elements or CTAs, depending on the kernel */
     fxa__dnn_ref ref[FXA__DNN_REFS];
     fxa__gpu_args args;
 } fxa__dnn_step;
 
-/* Adds a step. Returns the step, whose address is valid until the next step is added. If the graph has failed, returns
- * `discarded`, whose contents are never used. */
+/* Adds a launch of a helper kernel. Returns the step, whose address is valid until the next one is added. If the graph
+ * has failed, returns `discarded`, whose contents are never used. */
 fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool after, int64_t work,
                                  fxa__dnn_step *discarded);
 /* Makes each run set `field`, a pointer in the step's arguments, to the address of slot or tensor `index` of `source`

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Loads of captured tensors as tensors of a graph. cuDNN reads the caller's memory directly where it does so correctly.
- * Otherwise a helper kernel first copies the elements to the workspace: with another dtype (cuDNN aborts the process on
- * 8-bit elements), another layout, or 0 past the end of an axis.
+ * Otherwise a helper kernel first copies the elements to the workspace. The copy has another dtype (cuDNN aborts the
+ * process on 8-bit elements), another layout, or elements of 0 past the end of an axis.
  */
 #include "score.h"
 
@@ -21,11 +21,11 @@ static int load_data_type(fxa_dtype dtype) {
     }
 }
 
-/* The tensor of captured memory that a load reads, and the data for a copy of the tensor's elements. */
+/* The part of a captured tensor that a load reads, as a tensor of the graph, and what a copy of this part needs. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* [axes] if `copied`: number of elements that exist along the axis; 0 = all, -1 = none */
-    bool copied;      /* true: cuDNN cannot read the elements directly */
+    int64_t limit[4]; /* number of elements along each axis that a copy reads, the others are 0; 0 = all, -1 = none */
+    bool copied;      /* true: a helper kernel copies the elements, because cuDNN cannot read them in place */
 } load_source;
 
 static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, load_source *x) {
@@ -40,8 +40,8 @@ static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64
     return false;
 }
 
-/* Handles index i of a load: a coordinate, which determines an axis of the tensor, or a constant. Returns false if the
- * index is refused. */
+/* Applies index i of a load to *x: a constant moves the start of the tensor; a coordinate sets size and stride of its
+ * axis. Returns false if the index is refused. */
 static bool load_index(fxa__dnn_score *s, const fxa__node *load, int i, load_source *x) {
     const fxa__node *n = &s->program->nodes[load->arg[i]];
     const fxa_capture *c = &s->captures[load->imm];
@@ -82,7 +82,7 @@ void fxa__dnn_expand(const fxa_problem *p, fxa__dnn_tensor *t) {
     t->dim[0] = p->b, t->dim[1] = p->hq;
 }
 
-/* Returns a tensor in the workspace to which a helper kernel copies the elements, with a dtype that cuDNN reads.
+/* Returns a tensor in the workspace, of a dtype that cuDNN reads, to which a helper kernel copies the elements of x.
  * Elements outside of the captured tensor are 0. */
 static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_source *x) {
     uint8_t type = decl->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
@@ -100,15 +100,15 @@ static int32_t load_copy(fxa__dnn_score *s, const fxa__decl *decl, const load_so
     return t;
 }
 
-/* Expands a tensor with one value per head to all keys in forward passes with one row, in which cuDNN reads values per
- * batch entry and head wrongly, and does not support values per head together with many keys. */
+/* In forward passes with one query row, repeats the value of each head for all keys. In such passes cuDNN reads
+ * tensors [B,H,1,1] wrongly, and does not support tensors [1,H,1,1] together with many keys. */
 static void load_write_out(const fxa__dnn_score *s, load_source *x) {
     const fxa_problem *p = &s->p->in;
     if (p->sq != 1 || p->pass != FXA_FORWARD || x->t.dim[1] == 1 || x->t.dim[3] > 1 || p->sk == 1) return;
     x->t.dim[3] = p->sk, x->t.stride[3] = 0, x->copied = true;
 }
 
-/* Returns the largest offset of an element of an array that starts at `offset`. */
+/* Returns the largest element offset in an array whose first element is at `offset`. */
 static int64_t load_last(int64_t offset, const int64_t *dim, const int64_t *stride, int rank) {
     for (int i = 0; i < rank; i++) offset += stride[i] > 0 ? (dim[i] - 1) * stride[i] : 0;
     return offset;
@@ -127,7 +127,7 @@ int32_t fxa__dnn_load(fxa__dnn_score *s, const fxa__node *n) {
         if (!load_index(s, n, i, &x)) return 0;
     for (int i = 0; i < 4; i++) x.copied = x.copied || x.t.stride[i] < 0;
     if (fxa__dnn_is_per_head(&x.t)) x.copied = x.copied || x.t.stride[1] != 1;
-    /* cuDNN reads two 16-bit elements at once, so keys that are not contiguous are copied */
+    /* cuDNN reads two 16-bit elements at once, so the elements of neighbouring keys must be contiguous */
     bool narrow = type == CUDNN_DATA_HALF || type == CUDNN_DATA_BFLOAT16;
     x.copied = x.copied || ((narrow || s->keys_dense) && x.t.dim[3] > 1 && x.t.stride[3] != 1);
     load_write_out(s, &x);

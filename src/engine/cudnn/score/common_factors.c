@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds nodes of a program that need not be computed: factors that cancel in a derivative, a factor that the run's
- * scale can include, and values of a bprop that the score program has already computed. Called between the analyses of
- * a program and its lowering (leaves.c), which reads the results in `same`, `folded` and `value`.
+ * scale can include, and values of a bprop that the score program has already computed. Called before leaves.c adds the
+ * nodes to the graph; the results are in the members `same`, `folded` and `value` of fxa__dnn_score.
  */
 #include "../attention/attention.h"
 
@@ -33,13 +33,13 @@ static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t
     return users == 1;
 }
 
-/* Cancels c in the derivative of c f(x / c), as in soft caps: dscore c f'(x / c) / c. Without both factors there are
- * fewer roundings. Results change in no other way: if c is 0 or not finite while the score is finite, then f' or dscore
- * is 0. */
+/* In dscore c f'(x / c) / c, the derivative of c f(x / c) as in soft caps, leaves out the multiplication and the
+ * division by c. That saves roundings. Results do not change otherwise: if c is 0 or not finite while the score is
+ * finite, f' or dscore is 0. */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
     const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
-    bool *needed = s->needed; /* s->needed is scratch memory until nodes are added */
+    bool *needed = s->needed; /* scratch memory here: s->needed has no meaning before nodes are added */
     reuse_mark(p, needed);
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];
@@ -63,11 +63,11 @@ static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node
     return -1;
 }
 
-/* Folds a factor c of the score into the scale only if a tanh alone reads the product: with a bare factor between Q K^T
- * and the softmax, cuDNN would compute the row maximum before it multiplies by the factor, even if c is negative. */
+/* Lets the scale include a factor c of the score only if a tanh reads the product. If the softmax read it, cuDNN would
+ * compute the row maximum before it multiplies by c, which is wrong for a negative c. */
 int32_t fxa__dnn_reuse_fold(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
-    bool *needed = s->needed; /* s->needed is scratch memory until nodes are added */
+    bool *needed = s->needed; /* scratch memory here: s->needed has no meaning before nodes are added */
     int32_t score = 0;
     reuse_mark(p, needed);
     while (score < p->n_nodes && !(fxa__node_input(&p->nodes[score]) & 1u << FXA_INPUT_SCORE)) score++;
@@ -94,11 +94,11 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
     return true;
 }
 
-/* Gives nodes of `to` the tensors of equal nodes of `from`. Not shared are params and loads, because each belongs to
- * one program; the new score, which must have no other use (backward_pad); and nodes that depend on any of these. */
+/* Gives nodes of `to` the tensors of equal nodes of `from`, except params and loads (each belongs to one program), the
+ * score that `from` returns (it must have no other use, see backward_pad), and all nodes that depend on these. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
-    FXA__ASSERT(from->g == to->g && from->base == to->base); /* tensors of one graph, for the same elements */
+    FXA__ASSERT(from->g == to->g && from->base == to->base); /* else their tensors are not interchangeable */
     for (int32_t i = 0; i < to->program->n_nodes; i++) {
         const fxa__node *n = &to->program->nodes[i];
         if (n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD) continue;

@@ -130,12 +130,12 @@ static int32_t score_from_table(fxa__dnn_score *s, fxa_input input, int axis) {
     return fxa__dnn_as_virtual(s, s->table[axis]);
 }
 
-/* Returns a length per batch entry as [B,1,Sq,1] with stride 0 along rows. In any other form, cuDNN reads one value per
- * batch entry wrongly. */
+/* Returns the tensor of lengths `of`, [B,1,1,1], as [B,1,Sq,1] with stride 0 along rows. cuDNN would read [B,1,1,1]
+ * wrongly. */
 static int32_t score_by_entry(fxa__dnn_score *s, int32_t of) {
     if (s->g->status != FXA_OK) return 0;
     fxa__dnn_tensor t = s->g->tensors[of];
-    FXA__ASSERT(s->own_lengths && t.dim[0] == s->p->in.b && t.dim[2] == 1); /* `of` has a length per batch entry */
+    FXA__ASSERT(s->own_lengths && t.dim[0] == s->p->in.b && t.dim[2] == 1); /* `of` is [B,1,1,1], with lengths */
     t.dim[2] = s->p->in.sq, t.stride[0] = 1, t.stride[1] = 1, t.stride[2] = 0, t.stride[3] = 1;
     t.read = true;
     return fxa__dnn_add(s->g, &t);
@@ -195,7 +195,7 @@ bool fxa__dnn_score_is_number(const fxa__dnn_score *s, int32_t node) {
     return n->op == FXA_OP_PARAM && s->numbers && s->numbers->from[n->imm] < 0;
 }
 
-/* Returns the params that parameterize.c made from constants: bit i for param i. */
+/* Returns a bit mask: bit i is set if parameterize.c made param i from a constant. */
 static uint64_t score_hidden(const fxa__dnn_score *s) {
     uint64_t hidden = 0;
     FXA__ASSERT(s->program->n_params <= 64);
@@ -250,7 +250,7 @@ int32_t fxa__dnn_qk_factor(fxa__dnn_score *s) {
 /* Returns the tensor of a param in device memory. */
 static int32_t score_param(fxa__dnn_score *s, const fxa__node *n) {
     uint8_t type = n->type == FXA_FLOAT ? CUDNN_DATA_FLOAT : CUDNN_DATA_INT32;
-    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* index of the caller's param */
+    int64_t slot = s->numbers ? s->numbers->from[n->imm] : n->imm; /* index among the caller's params */
     if (s->param[n->imm] < 0) s->param[n->imm] = score_scalar(s, FXA_SLOT_PARAMS, 8 * slot, type, NAN);
     return s->param[n->imm];
 }
@@ -269,8 +269,8 @@ static int32_t score_by_value(fxa__dnn_score *s, int32_t node) {
     return fxa__dnn_add(s->g, &t);
 }
 
-/* Returns tensor + index * 0: a virtual tensor with the size of the scores. For floats the added zero is -0, which
- * changes no bit. */
+/* If `tensor` has memory, returns tensor + 0 * key index, a virtual tensor with the sizes of the scores. The 0 that is
+ * added to floats is -0, which changes no bit. */
 int32_t fxa__dnn_as_virtual(fxa__dnn_score *s, int32_t tensor) {
     if (s->g->status != FXA_OK || s->g->tensors[tensor].source == FXA__DNN_VIRTUAL) return tensor;
     bool ints = s->g->tensors[tensor].type == CUDNN_DATA_INT32;
@@ -292,7 +292,7 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     }
     if (n->op == FXA_OP_PARAM) return score_param(s, n);
     if (n->imm == FXA_INPUT_SCORE) return s->score;
-    FXA__ASSERT(n->imm != FXA_INPUT_DSCORE || s->dscore >= 0); /* score programs do not read dscore */
+    FXA__ASSERT(n->imm != FXA_INPUT_DSCORE || s->dscore >= 0); /* the score and the mask do not read dscore */
     if (n->imm == FXA_INPUT_DSCORE) return s->dscore;
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
 }
@@ -316,7 +316,7 @@ int32_t fxa__dnn_score_node(fxa__dnn_score *s, int32_t node) {
     for (int32_t i = 0; i <= node && s->g->status == FXA_OK; i++) {
         const fxa__node *n = &s->program->nodes[i];
         if (!s->needed[i] || s->value[i] >= 0) continue;
-        FXA__ASSERT(s->same[i] < i); /* the replacing node precedes node i */
+        FXA__ASSERT(s->same[i] < i); /* -1, or a node before i, whose tensor exists already */
         bool leaf = n->op == FXA_OP_LOAD || n->op == FXA_OP_INPUT || n->op == FXA_OP_PARAM;
         s->value[i] = fxa__dnn_score_is_by_value(s, i) ? score_by_value(s, i)
                       : s->same[i] >= 0                ? s->value[s->same[i]]

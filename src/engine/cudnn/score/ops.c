@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The operations of score programs as operations of cuDNN: the table dnn_rows has one rule per operation. Rules use
- * only the forms that score.h lists. An operation without a rule is refused by its name.
+ * The operations of score programs as operations of cuDNN: the table dnn_rows has a function (rule) per operation.
+ * Rules add only the forms of operations that score.h lists. An operation without a rule is refused with its name.
  */
 #include "score.h"
 
@@ -53,9 +53,9 @@ static int32_t use_not(const dnn_use *u, int32_t m) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_NOT, fxa__dnn_as_virtual(u->s, m), -1);
 }
 
-/* Returns true if the operation is on floats, or cuDNN computes it exactly on ints. Sums, differences and negations of
- * ints have 32 bits; other operations on ints are exact if their results are in [-2^24, 2^24], the ints that f32
- * represents (the range that was tested). */
+/* Returns true if the operation is on floats, or if cuDNN computes it exactly on ints. Sums, differences and negations
+ * of ints are exact in 32 bits. Other operations on ints are exact if their results are in [-2^24, 2^24], where f32
+ * represents every int; larger results were not tested. */
 static bool use_is_exact(const dnn_use *u) {
     int64_t lo, hi;
     if (u->n->op == FXA_OP_ADD || u->n->op == FXA_OP_SUB || u->n->op == FXA_OP_NEG) return true;
@@ -78,8 +78,8 @@ static int32_t use_negate(const dnn_use *u, int32_t t) {
     return fxa__dnn_add(u->g, &other);
 }
 
-/* Rewrites c - s as -s + c, because the score must be the first operand. Rewrites i - c of ints as i + (-c): cuDNN
- * could mistake a row index plus one constant minus another for padding, which has the form q index + q_len - k_len. */
+/* Rewrites c - s as -s + c, because an operand that depends on the score must be the first one. Rewrites i - c of ints
+ * as i + (-c): cuDNN could mistake q + c1 - c2 for padding, which has the form q + q_len - k_len (q: row index). */
 static int32_t dnn_sub(const dnn_use *u) {
     int32_t x = u->arg[0], y = u->arg[1];
     if (!use_is_exact(u)) return use_refuse(u, USE_NOT_EXACT);
@@ -98,7 +98,7 @@ static int32_t dnn_unary(const dnn_use *u) {
     return use_apply(u, u->mode, fxa__dnn_as_virtual(u->s, u->arg[0]), -1, u->floats);
 }
 
-/* Returns the tensor of a constant; equal constants share one tensor. */
+/* Returns the tensor of an f32 constant; equal constants share one tensor. */
 static int32_t use_number(const dnn_use *u, double value) {
     for (size_t i = 0; i < u->g->n_tensors && u->g->status == FXA_OK; i++) {
         const fxa__dnn_tensor *t = &u->g->tensors[i];
@@ -137,8 +137,8 @@ static int32_t dnn_atan(const dnn_use *u) {
     return fxa__dnn_float2(u->g, CUDNN_POINTWISE_ATAN2, fxa__dnn_as_virtual(u->s, u->arg[0]), one);
 }
 
-/* x ** y for the exponents 2, 3, 4 and -1: products and the reciprocal, because cuDNN's power of a negative base is
- * NaN. */
+/* Computes x ** y by products or the reciprocal, because cuDNN's power of a negative base is NaN. Exponents other than
+ * 2, 3, 4 and -1 are refused. */
 static int32_t dnn_pow(const dnn_use *u) {
     const fxa__node *exponent = &u->s->program->nodes[u->n->arg[1]];
     int32_t x = fxa__dnn_as_virtual(u->s, u->arg[0]), y = x;
@@ -152,16 +152,16 @@ static int32_t dnn_pow(const dnn_use *u) {
     return y;
 }
 
-/* Returns a part (fxa__dnn_part) of an int that is passed by value. */
+/* Returns the scalar that the host derives from t, a divisor that is passed by value (fxa__dnn_part). */
 static int32_t use_part(const dnn_use *u, int32_t t, fxa__dnn_part part) {
     fxa__dnn_tensor of = *use_tensor(u, t);
     of.part = (uint8_t)part;
     return fxa__dnn_add(u->g, &of);
 }
 
-/* Returns x // n or x % n for x >= 0 and a divisor n that is known only in a run. The quotient by |n| is rounded up or
- * down, depending on the sign of n, and multiplied by that sign; the remainder is x minus quotient * |n|. Both results
- * are 0 for n = 0. */
+/* Returns x // n or x % n for x >= 0 and a divisor n that is known only in a run. The quotient x / |n| is rounded down
+ * for n > 0 and up for n < 0. x // n is this quotient times the sign of n; x % n is x minus this quotient times |n|.
+ * Both results are 0 for n = 0. */
 static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     int32_t rounded = fxa__dnn_int2(u->g, CUDNN_POINTWISE_ADD, x, use_part(u, n, FXA__DNN_ROUNDS));
     int32_t times = fxa__dnn_int2(u->g, CUDNN_POINTWISE_DIV, rounded, use_part(u, n, FXA__DNN_DIVISOR));
@@ -171,8 +171,8 @@ static int32_t use_floor_by_value(const dnn_use *u, int32_t x, int32_t n) {
     return remainder ? fxa__dnn_int2(u->g, CUDNN_POINTWISE_SUB, x, product) : product;
 }
 
-/* Floor divisions and remainders of ints. cuDNN rounds quotients towards zero, which is the floor for non-negative
- * ints; other dividends are refused. */
+/* Floor divisions and remainders of ints. Negative dividends are refused, because cuDNN rounds quotients towards zero,
+ * not down. */
 static int32_t dnn_floor_int(const dnn_use *u) {
     const fxa__node *by = &u->s->program->nodes[u->n->arg[1]];
     int64_t lo, hi;
@@ -278,8 +278,8 @@ static int32_t use_select_bool(const dnn_use *u) {
     return fxa__dnn_int2(u->g, CUDNN_POINTWISE_LOGICAL_OR, yes, no);
 }
 
-/* Selects each value against 0 and adds the two results, because a select between two tensors is 4 times slower in
- * cuDNN. */
+/* Rewrites m ? x : y of two tensors as (m ? x : 0) + (m ? 0 : y), because cuDNN selects between two tensors 4 times
+ * more slowly. */
 static int32_t dnn_select(const dnn_use *u) {
     int32_t m = u->arg[0], x = u->arg[1], y = u->arg[2];
     if (u->n->type == FXA_BOOL) return use_select_bool(u);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the score program from which a graph is made, with constants turned into params: scalars that each run passes
- * (lower/parameterize.h). Problems that differ only in these constants therefore have one key and share one compiled
- * plan of cuDNN. Each plan of fxattn stores its constants, and runs pass them by value. Called by
- * attention/attention.c; attention/operands.c computes the key.
+ * Makes the score program from which a graph is made, with constants turned into params (lower/parameterize.h), whose
+ * values each run passes to cuDNN. Problems that differ only in these constants therefore have one key and share one
+ * plan of cuDNN. Each plan of fxattn stores the values. Called by attention/attention.c; attention/operands.c computes
+ * the key.
  *
- * Constants become params after the masks have been extracted from the score and the derivative has been computed, so
- * both see the values of all constants. The lowering treats all constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX]
- * alike, so the graph has the operations and tensors that it would have with the constants in place, and support
- * results are equal.
+ * Constants become params after the masks have been extracted from the score and the derivative has been computed,
+ * because both of these steps use the values. For constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX], the graph
+ * has the same operations and tensors whether they are params or not, so support results are equal too.
  */
 #include "../attention/attention.h"
 

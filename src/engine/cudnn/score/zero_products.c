@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Products and quotients in which zero wins, as derivatives require: 0 times an infinity or NaN is 0, because a (q, k)
- * pair with gradient 0 must not contribute. Chooses the fastest form (score.h) of such a product.
+ * Products and quotients for derivatives, in which 0 times an infinity or NaN is 0, so that a (q, k) pair with gradient
+ * 0 contributes nothing. Chooses the operations with which cuDNN computes such a product fastest.
  */
 #include "score.h"
 
@@ -15,7 +15,7 @@ static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     const fxa__node *n = &s->program->nodes[node];
     switch (n->op) {
     case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MAX : INFINITY;
-    case FXA_OP_CONST: /* the maximum with FXA__DNN_NUMBER_MAX also bounds every constant that becomes a param */
+    case FXA_OP_CONST: /* at least the bound of a param: the graph must be the same if the constant becomes one */
         return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MAX) : INFINITY;
     case FXA_OP_TANH:
     case FXA_OP_SIGMOID:
@@ -31,16 +31,16 @@ static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     return n->op == FXA_OP_MUL ? x * y : x + y;
 }
 
-/* Returns true if 0 * y, or 0 / y, is certainly 0: y is a scalar that is passed by value and finite in f32, and nonzero
- * as a divisor. */
+/* Returns true if 0 * y or 0 / y (mode) is certainly 0, because y is a scalar that is passed by value and finite in f32
+ * and, as a divisor, is not 0. */
 static bool zero_is_plain(const fxa__dnn_tensor *y, int mode) {
     float f = (float)y->value;
     return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (mode == CUDNN_POINTWISE_MUL || f != 0));
 }
 
-/* Two forms are fast, and need a virtual y. In general, y is replaced by 0 (product) or 1 (quotient) where x is 0. For
- * a product with a bounded y, min(y, 2^64) suffices: only a NaN in y could prevent 0 * y = 0, and cuDNN's minimum drops
- * NaN. Where x is not 0, a NaN in y came from the score, and x is NaN too. */
+/* If y is virtual, one of two fast ways applies. In a product with a bounded y, y is replaced by min(y, 2^64): only a
+ * NaN in y could prevent 0 * y = 0, and cuDNN's minimum drops NaN. (Where x is not 0, a NaN in y came from the score,
+ * and x is NaN too.) Otherwise y is replaced by 0 (product) or 1 (quotient) where x is 0. */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y) {
     static const double most = 0x1p64; /* 0 * most is 0 */
     enum { DEPTH = 6 };
