@@ -26,7 +26,7 @@ extern "C" {
  *     Q K V                f b    inputs
  *     O                    F b    output
  *     LSE                  F b    log-sum-exp of each row; F: RETURN_LSE; b: over all keys, not only those of a shard
- *     ROW_MAX              F      RETURN_ROW_MAX: maximum new score of each row
+ *     ROW_MAX              F      RETURN_ROW_MAX: maximum of each row's scores after the score program
  *     DO                     b    dO: gradient of the loss with respect to O
  *     DLSE                   b    READ_DLSE: gradient of the loss with respect to LSE
  *     DQ DK DV DSINKS        B    GRAD_Q, GRAD_K, GRAD_V, GRAD_SINKS: gradients
@@ -34,7 +34,7 @@ extern "C" {
  *     Q_LENGTHS K_LENGTHS  f b    PADDING: int32 [B], 0..sq and 0..sk; VARLEN: at most the length of the sequence
  *     CU_Q CU_K            f b    VARLEN: int32 [B + 1] offsets of the sequences, nondecreasing, 0..total
  *     PAGES                f b    PAGED: int32 [B, ceil(sk / page_size)]; entries past the last key are not read
- *     MAP_B ... MAP_K      f b    FXA_MAP_TABLE: int32 coordinates by local index
+ *     MAP_B ... MAP_K      f b    FXA_MAP_TABLE: int32 table, element i is the coordinate of index i
  *     OFFSET_B ... _K      f b    fxa_index_map.has_offset: one int32
  *     Q_START              f b    Q_START: int32 [B]; any value, sums wrap at 32 bits like ints of programs
  *     SCALE                f b    SCALARS_IN_MEMORY: one f64, finite, or NaN = 1 / sqrt(D)
@@ -118,18 +118,22 @@ typedef void (*fxa_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /* Bits of fxa_args.flags.
  * SKIP_POINTER_CHECKS: skips the checks of pointers, which on a device cost a driver call per pointer. The caller then
- *     guarantees: every pointer that is not NULL is memory of the problem's device, large enough and aligned as the
- *     problem states; outputs overlap nothing else; the stream is of that device and is captured only with
- *     FXA_GRAPH_CAPTURE. Missing pointers, counts, params, workspace size and, on the host, lengths and offsets are
- *     checked in any case. */
+ *     guarantees:
+ *     - Every pointer that is not NULL points to memory of the problem's device that is large enough and aligned as the
+ *       problem states.
+ *     - No output overlaps other memory of the run.
+ *     - The stream belongs to that device, and is captured into a CUDA graph only with FXA_GRAPH_CAPTURE.
+ *     These checks remain: a required pointer is NULL; n_params and the other n_ members; values of params; the size of
+ *     the workspace; on the host also lengths and offsets. */
 enum { FXA_SKIP_POINTER_CHECKS = 1 << 0 };
 
 /* Data of a run. Start from FXA_ARGS_INIT. One fxa_args can serve forward and backward: each pass ignores the slots
- * that only the other pass uses. A slot that no flag or map of the problem uses must be NULL, else E_BINDING. */
+ * that only the other pass uses. A slot that the problem does not use, because a flag or an index map is not set, must
+ * be NULL, else the run fails with E_BINDING. */
 typedef struct fxa_args {
     uint32_t struct_size;     /* sizeof(fxa_args) */
     uint32_t flags;           /* FXA_SKIP_POINTER_CHECKS or 0 */
-    void *slot[FXA_SLOT_MAX]; /* [fxa_slot] data pointers; memory of inputs is not written */
+    void *slot[FXA_SLOT_MAX]; /* data pointers, indexed by fxa_slot; inputs are not written */
     double scale;             /* factor of Q K^T; NaN = 1 / sqrt(D), or 1 if D is 0 */
     /* [n_params] values of the program's params, in host memory; values of int params must be integers of 32 bits */
     const double *params;
@@ -150,11 +154,14 @@ typedef struct fxa_args {
     /* Scratch memory of the problem's device, aligned to FXA_WORKSPACE_ALIGN, for one run at a time; NULL if
      * fxa_plan_workspace is 0 */
     void *workspace;
-    size_t workspace_size;    /* size of workspace in bytes, at least fxa_plan_workspace */
-    void *stream;             /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
-    fxa_progress_fn progress; /* called after each tile or row on the host, at the end on devices; NULL = none */
-    void *progress_user;      /* first argument of progress */
-    void *parallel_user;      /* first argument of the parallel loop; NULL = fxa_context_config.parallel_user */
+    size_t workspace_size; /* size of workspace in bytes, at least fxa_plan_workspace */
+    void *stream;          /* devices: CUstream or cudaStream_t on which the run starts; NULL = default */
+    /* Function called on the host after each tile of rows and keys or after each row, on devices once at the end of the
+     * run; NULL = none. */
+    fxa_progress_fn progress;
+    void *progress_user; /* first argument of progress */
+    /* first argument of fxa_context_config.parallel in this run; NULL = fxa_context_config.parallel_user */
+    void *parallel_user;
 } fxa_args;
 #define FXA_WORKSPACE_ALIGN 64
 #ifdef __cplusplus
@@ -173,7 +180,8 @@ inline fxa_args fxa_args_init() {
 /* ---- Plans ------------------------------------------------------------------------------------------------------ */
 
 /* Returns the plan of a problem, from the cache or compiled. Fails with E_PROBLEM for a contradiction in the problem.
- * Fails with E_UNSUPPORTED if no engine (or not problem->engine) supports the problem; the message has the reasons. */
+ * Fails with E_UNSUPPORTED if no engine supports the problem, or if the engine that problem->engine names does not; the
+ * message has the reasons. */
 FXA_API FXA_CHECKED fxa_status fxa_plan_create(fxa_context *ctx, const fxa_problem *problem, fxa_plan **out,
                                                fxa_error *err);
 /* Adds a reference. NULL is accepted. */
@@ -221,12 +229,12 @@ typedef struct fxa_bounds_report {
     int32_t tensor; /* number of the tensor in its program */
     int32_t bprop;  /* 1 = a tensor of fxa_problem.bprop, 0 = a tensor of fxa_problem.program */
     int32_t axis;   /* dimension of the tensor */
-    int32_t exact;  /* 1 = all pairs were evaluated; 0 = `pairs` is estimated from a random sample */
+    int32_t exact;  /* 1 = all (row, key) pairs were evaluated; 0 = `pairs` is estimated from a random sample */
     int64_t size;   /* elements along the axis */
     int32_t lo;     /* smallest index out of range */
     int32_t hi;     /* largest index out of range */
-    uint64_t pairs; /* number of pairs whose result uses an element out of range */
-    uint64_t of;    /* number of all pairs of the problem */
+    uint64_t pairs; /* number of (row, key) pairs whose result uses an element out of range */
+    uint64_t of;    /* number of (row, key) pairs of the problem, in all batch entries and query heads */
     /* One of the pairs that `pairs` counts, as four indices from 0 into the tensors of this problem. */
     int64_t b; /* batch entry */
     int64_t h; /* query head */
@@ -234,10 +242,11 @@ typedef struct fxa_bounds_report {
     int64_t k; /* key */
 } fxa_bounds_report;
 
-/* Finds the indices out of range with which a run with `args` would fail under FXA_BOUNDS_CHECK. args must have the
- * index tables, params and tensors; without Q or K scores count as 0. Writes at most *count reports, ordered by tensor
- * and axis, and sets *count to the number of all reports. Takes at most a few seconds: all pairs are evaluated if
- * (pairs) * (operations of the program) is at most about 30 million, else a random sample of pairs. No plan is run. */
+/* Finds the indices out of range with which a run with `args` would fail under FXA_BOUNDS_CHECK. Host only. args must
+ * have params, tensors, and the slots with int32 data: lengths, offsets, pages, maps and Q_START. If Q or K is NULL,
+ * all scores are taken as 0. Writes at most *count reports, ordered by tensor and axis, and sets *count to the number
+ * of all reports. Takes at most a few seconds: if the number of (row, key) pairs times the number of operations of the
+ * program is at most about 30 million, all pairs are evaluated, else a random sample of pairs. No plan is run. */
 FXA_API FXA_CHECKED fxa_status fxa_bounds_check(fxa_context *ctx, const fxa_problem *problem, const fxa_args *args,
                                                 fxa_bounds_report *reports, size_t *count, fxa_error *err);
 
@@ -289,7 +298,7 @@ typedef struct fxa_merge_args {
     const void *o_b_data;   /* O of b */
     const void *lse_b_data; /* LSE of b */
     fxa_context *ctx;       /* devices: context whose engines merge; NULL on the host */
-    uint32_t device;        /* fxa_device of all four pointers */
+    uint32_t device;        /* fxa_device whose memory holds the data of O and LSE of a and b */
     int32_t ordinal;        /* number of the device, from 0; 0 on the host */
     void *stream;           /* devices: CUstream or cudaStream_t on which the merge starts */
 } fxa_merge_args;
@@ -302,22 +311,23 @@ FXA_API FXA_CHECKED fxa_status fxa_merge(const fxa_merge_args *args, fxa_error *
 
 /* ---- Plan cache ------------------------------------------------------------------------------------------------- */
 
+/* Counters of a context, from its creation on, and the size of its plan cache. */
 typedef struct fxa_cache_stats {
-    uint64_t hits;        /* plans found in the cache since the context was created */
-    uint64_t misses;      /* plans not found */
-    uint64_t builds;      /* plans compiled */
-    uint64_t refusals;    /* plans that no engine supported */
-    uint64_t evictions;   /* plans evicted */
-    uint64_t runs;        /* runs of all plans of the context */
-    uint64_t queries;     /* support queries, one per engine */
-    uint64_t query_hits;  /* support queries whose result was in the support cache */
-    uint64_t plans;       /* plans in the cache at present */
-    uint64_t bytes;       /* size in bytes of the plans in the cache */
+    uint64_t hits;        /* number of requested plans that were in the cache */
+    uint64_t misses;      /* number of requested plans that were not in the cache */
+    uint64_t builds;      /* number of plans compiled */
+    uint64_t refusals;    /* number of requested plans that no queried engine could make */
+    uint64_t evictions;   /* number of plans evicted from the cache */
+    uint64_t runs;        /* number of runs of all plans of the context */
+    uint64_t queries;     /* number of support checks, each of one engine and one problem */
+    uint64_t query_hits;  /* number of support checks whose result was cached in the context */
+    uint64_t plans;       /* number of plans that are in the cache now */
+    uint64_t bytes;       /* size in bytes of the plans that are in the cache now */
     uint64_t max_plans;   /* capacity of the cache in plans */
     uint64_t max_bytes;   /* capacity of the cache in bytes */
-    uint64_t disk_hits;   /* code loaded from cache_dir */
-    uint64_t disk_misses; /* code not found in cache_dir */
-    uint64_t disk_writes; /* code written to cache_dir */
+    uint64_t disk_hits;   /* number of times that compiled code was loaded from a file in cache_dir */
+    uint64_t disk_misses; /* number of times that compiled code was not found in cache_dir */
+    uint64_t disk_writes; /* number of files with compiled code written to cache_dir */
     uint64_t reserved[1]; /* 0 */
 } fxa_cache_stats;
 /* Writes the counters of a context; all 0 for NULL. */

@@ -94,7 +94,7 @@ typedef struct fxa_index_map {
 /* Coordinate q of row i of batch entry b, where i counts from 0 in each sequence:
  *
  *     FXA_Q_START                                            map_q(i) + OFFSET_Q + Q_START[b]
- *     FXA_BOTTOM_RIGHT with neither FXA_CAUSAL, FXA_WINDOW   map_q(i) + OFFSET_Q + k_len - q_len
+ *     FXA_BOTTOM_RIGHT without FXA_CAUSAL and FXA_WINDOW     map_q(i) + OFFSET_Q + k_len - q_len
  *     else                                                   map_q(i) + OFFSET_Q
  *
  * q_len and k_len are the lengths that the program reads; OFFSET_Q is 0 unless map_q.has_offset is set. With suitable
@@ -109,7 +109,8 @@ typedef struct fxa_index_map {
  * CAUSAL: k <= q
  * WINDOW: q - window_left <= k <= q + window_right
  * BOTTOM_RIGHT: CAUSAL and WINDOW use q + k_len - q_len in place of q, which aligns the masks to the last row and the
- *     last key; the program's q is unchanged. Without CAUSAL and WINDOW: q itself is shifted, for program and dropout.
+ *     last key; the q that the program reads is unchanged. Without CAUSAL and WINDOW: the q that program and dropout
+ *     read is shifted by k_len - q_len.
  *
  * Sequences
  * PADDING: batch entries have lengths, FXA_SLOT_Q_LENGTHS or FXA_SLOT_K_LENGTHS or both. Rows and keys past the length
@@ -130,7 +131,7 @@ typedef struct fxa_index_map {
  *
  * Results
  * RETURN_LSE: forward writes FXA_SLOT_LSE. Backward always reads LSE and O.
- * RETURN_ROW_MAX: forward writes FXA_SLOT_ROW_MAX, the maximum of the new scores of each row
+ * RETURN_ROW_MAX: forward writes FXA_SLOT_ROW_MAX, the maximum of each row's scores after the score program
  * READ_DLSE: backward reads FXA_SLOT_DLSE, the gradient of the loss with respect to LSE
  * GRAD_Q, GRAD_K, GRAD_V, GRAD_SINKS: backward writes FXA_SLOT_DQ, DK, DV, DSINKS
  * ACCUMULATE_O: forward merges its O and LSE into the O and LSE in memory, as fxa_merge does
@@ -138,11 +139,12 @@ typedef struct fxa_index_map {
  *
  * Runs
  * BOUNDS_CHECK: a run in which an index is out of range for its captured tensor fails with E_BINDING before anything is
- *     written; the message names tensor, axis, index, size and pair. Without this flag a load out of range reads 0.
+ *     written; the message names tensor, axis, index, size, row and key. Without this flag a load out of range reads 0.
  *     docs/program.md defines which loads count.
  *     The check costs nothing if sizes, masks and conditions prove that all indices are in range, little if the
- *     contents of index tensors prove the same, else as much as evaluating every pair. Host only.
- * DETERMINISTIC: every run gives the same bits. Engines that sum in varying order report the problem as unsupported.
+ *     contents of index tensors prove the same, else as much as evaluating every (row, key) pair. Host only.
+ * DETERMINISTIC: every run gives the same bits. Engines whose order of summation varies from run to run report the
+ *     problem as unsupported.
  * GRAPH_CAPTURE: runs can be captured into CUDA graphs: a run neither waits for the device nor reads device memory on
  *     the host. Devices only.
  * SCALED: f8 operands have scales, one f32 each in the memory of the problem's device. The value of an input is its
@@ -233,7 +235,7 @@ typedef struct fxa_problem {
     int64_t sq;      /* number of queries of a batch entry; VARLEN, PADDING: the maximum */
     int64_t sk;      /* number of keys of a batch entry; VARLEN, PADDING, PAGED: the maximum */
     int64_t d_qk;    /* head dim of Q and K, at most FXA_MAX_D; 0 = all scores are 0 */
-    int64_t d_v;     /* head dim of V and O, at most FXA_MAX_D; 0 = d_qk; FXA_D_V_ZERO = 0 */
+    int64_t d_v;     /* head dim of V and O, at most FXA_MAX_D; 0 = d_qk; FXA_D_V_ZERO = head dim 0 */
     int64_t total_q; /* VARLEN: number of rows of the packed Q */
     int64_t total_k; /* VARLEN: number of rows of the packed K and V */
     int64_t n_pages; /* PAGED: number of pages of the pool */
@@ -250,9 +252,10 @@ typedef struct fxa_problem {
     fxa_operand dv;   /* gradient of V [B, Hkv, Sk, Dv]; default dtype as v */
     /* log-sum-exp of rows [B, Hq, Sq]; default dtype f64 if q is f64, else f32; may be f64 in any case */
     fxa_operand lse;
-    fxa_operand row_max; /* maximum new scores of rows [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
+    fxa_operand row_max; /* maxima of rows of scores after the program [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
     fxa_operand dlse;    /* gradient of LSE [B, Hq, Sq]; dtype f64 if q is f64, else f32 */
-    /* learned sinks [Hq], contiguous, or STRIDED with stride[1]; default dtype f64 if q is f64, else f32 */
+    /* learned sinks [Hq]; contiguous, or with layout STRIDED and stride[1] as the stride from head to head; default
+     * dtype f64 if q is f64, else f32 */
     fxa_operand sinks;
     fxa_operand dsinks; /* gradient of sinks [Hq]; layout and default dtype as for sinks */
 
@@ -268,31 +271,33 @@ typedef struct fxa_problem {
 
     fxa_index_map map_b; /* index map of batch entries */
     fxa_index_map map_h; /* index map of query heads */
-    fxa_index_map map_q; /* coordinates of rows */
-    fxa_index_map map_k; /* coordinates of keys */
-    /* value of the input q_len if the problem is a shard of a larger one; 0 = length of the batch entry */
+    fxa_index_map map_q; /* index map of rows */
+    fxa_index_map map_k; /* index map of keys */
+    /* value of program input q_len, if the problem is a shard of a larger one; 0 = queries of the batch entry */
     int64_t global_q_len;
-    /* value of the input k_len if the problem is a shard of a larger one; 0 = length of the batch entry */
+    /* value of program input k_len, if the problem is a shard of a larger one; 0 = keys of the batch entry */
     int64_t global_k_len;
 
     const char *engine;   /* name of the engine; NULL = environment variable FXA_ENGINE, else chosen automatically */
-    int64_t global_heads; /* value of the input `heads` if the problem is a shard of a larger one; 0 = hq */
+    int64_t global_heads; /* value of program input `heads`, if the problem is a shard of a larger one; 0 = hq */
 
-    uint32_t device; /* fxa_device: memory of all pointers of a run; only engines of this device are considered */
+    /* fxa_device that all pointers of a run refer to; only engines of this device are considered */
+    uint32_t device;
     int32_t ordinal; /* number of the device, from 0; 0 on the host */
-    /* Description of a device that need not be present (fxa_device_description). A plan for it can be saved here, and
-     * loaded and run on a machine with such a device. NULL = device `ordinal` of this machine. NULL for the host. */
+    /* Text of fxa_device_description for a device that need not be present. A plan for that device can be saved on this
+     * machine, and loaded and run on a machine with such a device. NULL = device `ordinal` of this machine. Must be
+     * NULL for the host. */
     const char *target;
     /* Every tensor pointer is a multiple of this power of two, at most 4096; 0 = of the element size only. Use 16 on
      * GPUs: with less, the cudnn engine refuses the problem and the cuda engine uses slower kernels. */
     uint32_t alignment;
     uint32_t reserved;      /* 0 */
-    uint64_t max_workspace; /* maximum workspace of a run in bytes; engines that need more are unsupported; 0 = any */
+    uint64_t max_workspace; /* maximum workspace of a run in bytes, engines that need more are not used; 0 = any */
 } fxa_problem;
 #define FXA_PROBLEM_INIT FXA_SIZED(fxa_problem)
 
-/* Makes the program that a problem runs: problem->program with the built-in masks of the flags added. If the problem
- * does not shift q and k, the inputs q_row and k_row are replaced by q and k. */
+/* Makes the program that a problem runs: problem->program with the built-in masks of the flags added. Where the problem
+ * makes inputs q_row and q equal, q_row is replaced by q; likewise k_row by k. */
 FXA_API FXA_CHECKED fxa_status fxa_problem_program(fxa_context *ctx, const fxa_problem *problem, fxa_program **out,
                                                    fxa_error *err);
 
@@ -305,8 +310,8 @@ typedef struct fxa_support {
     int32_t deterministic; /* 1 = every run gives the same bits */
     uint64_t workspace;    /* bytes of workspace of a run */
     char reason[240];      /* why the engine does not support the problem, with names and values; "" if it does */
-    int32_t tile_q;        /* rows of the tiles that are skipped where the mask is false; 0 = none, or unknown */
-    int32_t tile_k;        /* keys of the tiles that are skipped; 0 = none, or unknown (cudnn) */
+    int32_t tile_q; /* number of rows of a tile; tiles whose mask is all false are skipped; 0 = none are, or unknown */
+    int32_t tile_k; /* number of keys of a tile; 0 = no tiles are skipped, or unknown (cudnn) */
     /* 1 = weights of exactly 0 are multiplied by V (backward: K, Q, dO), so NaN and infinity in V reach the results;
      * 0 = elements with weight 0 are ignored (docs/numerics.md) */
     int32_t multiplies_zeros;
@@ -317,11 +322,12 @@ typedef struct fxa_support {
     uint64_t reserved[2]; /* 0 */
 } fxa_support;
 
-/* Queries all engines of this build, also if problem->engine names one. Engines of other devices report the problem as
- * unsupported. Writes at most *count reports in order of preference and sets *count to the number of engines; `reports`
- * may be NULL if *count is 0. Cheap: results are cached in the context. An engine whose compiler is missing supports
- * only problems whose compiled code is in the plan cache or in cache_dir.
- * Fails with E_ARGUMENT for an unknown problem->engine, E_PROBLEM for a contradiction or an unreadable target. */
+/* Queries all engines of this build, also if problem->engine names one. Engines for a device other than problem->device
+ * report the problem as unsupported. Writes at most *count reports in order of preference and sets *count to the number
+ * of engines; `reports` may be NULL if *count is 0. Cheap: results are cached in the context. An engine whose compiler
+ * is missing supports only problems whose compiled code is in the plan cache or in cache_dir.
+ * Fails with E_ARGUMENT for an unknown problem->engine, E_PROBLEM for a contradiction or for a target that is not a
+ * text of fxa_device_description. */
 FXA_API FXA_CHECKED fxa_status fxa_support_query(fxa_context *ctx, const fxa_problem *problem, fxa_support *reports,
                                                  size_t *count, fxa_error *err);
 
@@ -341,7 +347,7 @@ FXA_API FXA_CHECKED fxa_status fxa_device_description(fxa_context *ctx, fxa_devi
 
 /* ---- Tiles ------------------------------------------------------------------------------------------------------ */
 
-/* Class of a tile of (row, key) pairs under the mask. */
+/* Class of a tile of (row, key) pairs: whether the mask is false or true for all of the tile's pairs. */
 typedef enum fxa_tile_class {
     FXA_TILE_EMPTY = 0, /* the mask is false everywhere: the tile is skipped */
     FXA_TILE_MIXED = 1, /* neither EMPTY nor FULL is proven */
@@ -358,10 +364,10 @@ typedef struct fxa_tensor_range {
     const fxa_view *view;  /* the tensor, whose elements may be read; NULL = not available */
 } fxa_tensor_range;
 
-/* Inclusive bounds of the coordinates and lengths of a tile. */
+/* Smallest and largest value that each program input has among the (row, key) pairs of a tile. */
 typedef struct fxa_tile_bounds {
-    int32_t lo[FXA_INPUT_COUNT]; /* [fxa_input] minimum of the input; SCORE and DSCORE are not read */
-    int32_t hi[FXA_INPUT_COUNT]; /* [fxa_input] maximum of the input; SCORE and DSCORE are not read */
+    int32_t lo[FXA_INPUT_COUNT]; /* smallest value of each fxa_input; elements SCORE and DSCORE are ignored */
+    int32_t hi[FXA_INPUT_COUNT]; /* largest value of each fxa_input; elements SCORE and DSCORE are ignored */
 } fxa_tile_bounds;
 /* Returns the class of the tile by interval analysis of the mask. EMPTY and FULL are proven; MIXED includes tiles for
  * which the analysis is too weak. params, tensors: one element per param and tensor of the program; NULL = unknown
@@ -374,18 +380,22 @@ FXA_API fxa_tile_class fxa_program_classify(const fxa_program *program, const fx
 FXA_API fxa_tensor_range fxa_tensor_scan(const fxa_view *view);
 
 typedef struct fxa_tile_counts {
-    uint64_t empty;   /* tiles where the mask is false for all pairs */
-    uint64_t mixed;   /* tiles where the mask is neither proven false nor proven true for all pairs */
-    uint64_t full;    /* tiles where the mask is true for all pairs */
-    uint64_t unknown; /* tiles that were not classified; 0 = the other counts are complete */
+    uint64_t empty;   /* number of tiles where the mask is false for all (row, key) pairs */
+    uint64_t mixed;   /* number of tiles that are proven neither empty nor full */
+    uint64_t full;    /* number of tiles where the mask is true for all (row, key) pairs */
+    uint64_t unknown; /* number of tiles that were not classified; 0 = the other counts are complete */
 } fxa_tile_counts;
 
 /* Counts the tiles of tile_q rows and tile_k keys of head h of batch entry b (local indices). A partial tile at an edge
- * counts as one tile. Scores of -inf under a condition that does not read the score count as masked. A MIXED tile of at
- * most 1,024 pairs is evaluated pair by pair if params and the views of all tensors are given and no length or
- * coordinate is an argument of the run. The time grows with the length of the boundary between classes, not with the
- * number of tiles. A count stops after a fixed amount of work, a few seconds at most; the remaining tiles are
- * `unknown`. Memory is constant. */
+ * counts as one tile. Where the program sets the score to -inf under a condition that does not read the score, the pair
+ * counts as masked.
+ *
+ * A MIXED tile of at most 1,024 (row, key) pairs is evaluated pair by pair, if params and the `view` of all tensors are
+ * given, the mask does not read the score, and all lengths and coordinates are known without the arguments of a run.
+ *
+ * The time grows with the number of tiles at boundaries between empty and full areas, not with the number of all tiles.
+ * A count stops after a fixed amount of work, a few seconds at most; the remaining tiles are `unknown`. Memory is
+ * constant. */
 FXA_API FXA_CHECKED fxa_status fxa_tiles_count(fxa_context *ctx, const fxa_problem *problem, int64_t b, int64_t h,
                                                int64_t tile_q, int64_t tile_k, const double *params,
                                                const fxa_tensor_range *tensors, fxa_tile_counts *out, fxa_error *err);

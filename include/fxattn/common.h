@@ -165,7 +165,7 @@ typedef struct fxa_context_config {
      * the number of threads. */
     uint32_t threads;
     uint32_t reserved2;       /* 0 */
-    fxa_parallel_fn parallel; /* parallel loop that replaces the library's threads, with n <= threads; NULL = none */
+    fxa_parallel_fn parallel; /* loop that replaces the library's threads, called with n <= threads; NULL = none */
     void *parallel_user;      /* first argument of parallel, unless fxa_args.parallel_user is set */
     /* Folder for compiled code, shared by processes (docs/gpu.md); "" = none; NULL = environment variable
      * FXA_CACHE_DIR, else none. */

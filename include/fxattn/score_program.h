@@ -21,11 +21,11 @@ extern "C" {
 #define FXA_MAX_RANK    5          /* maximum number of dimensions of a captured tensor */
 #define FXA_MAX_PARAMS  64         /* maximum number of params of a program */
 #define FXA_MAX_TENSORS 64         /* maximum number of captured tensors of a program */
-#define FXA_MAX_NAME    63         /* maximum bytes of the name of a param, tensor or let */
+#define FXA_MAX_NAME    63         /* maximum bytes of the name of a param, a tensor, or a value that `let` names */
 #define FXA_MAX_NODES   16384      /* maximum number of distinct operations of a program */
 #define FXA_MAX_TEXT    (1u << 20) /* maximum bytes of all texts of one parse together */
 #define FXA_MAX_NESTING 256        /* maximum depth of nested parentheses, calls and conditionals */
-#define FXA_MAX_LOOP    64         /* maximum number of iterations of sum, any and all */
+#define FXA_MAX_LOOP    64         /* maximum number of iterations of the loops sum(), any() and all() */
 /* clang-format on */
 
 typedef enum fxa_program_kind {
@@ -33,7 +33,8 @@ typedef enum fxa_program_kind {
     /* user-written backward: computes the gradient of the raw score from dscore (the gradient of the new score), score
      * and coordinates */
     FXA_PROGRAM_BPROP = 1,
-    FXA_PROGRAM_DERIVATIVE = 2, /* made by fxa_program_derivative: dscore, and gradients of params and tensors */
+    /* result of fxa_program_derivative: computes the gradients with respect to score, params and tensors */
+    FXA_PROGRAM_DERIVATIVE = 2,
     FXA_PROGRAM_KIND_FORCE_INT32 = 0x7fffffff
 } fxa_program_kind;
 
@@ -67,7 +68,7 @@ typedef enum fxa_input {
 
 /* Operations, which docs/program.md describes. Their codes never change, because program bytes and hashes contain them.
  * Operand types select the meaning: ADD adds ints or floats. Some operations are rewritten when a program is built and
- * never occur in a finished program: GT, GE (as LT, LE), RELU, SIGN, STOP_GRADIENT, SOFTPLUS. */
+ * never occur in a finished program: GT and GE (rewritten as LT and LE), RELU, SIGN, STOP_GRADIENT, SOFTPLUS. */
 #define FXA_OP_MAP(X)                                                                                                  \
     X(CONST, 1)          /* constant */                                                                                \
     X(INPUT, 2)          /* fxa_input */                                                                               \
@@ -85,7 +86,7 @@ typedef enum fxa_input {
     X(MAX, 19)           /* max(x, y) */                                                                               \
     X(CLAMP, 20)         /* min(max(x, lo), hi) */                                                                     \
     X(POW, 21)           /* x ** y */                                                                                  \
-    X(MULZ, 22)          /* x * y, but 0 where x is exactly 0; derivatives use it */                                   \
+    X(MULZ, 22)          /* x * y, but 0 where x is exactly 0; used by derivatives */                                  \
     X(DIVZ, 23)          /* x / y, but 0 where x is exactly 0 */                                                       \
     X(RELU, 24)          /* x <= 0 ? 0 : x */                                                                          \
     X(SIGN, 25)          /* -1, 0 or 1 */                                                                              \
@@ -183,9 +184,9 @@ typedef enum fxa_text_kind {
  * program. */
 typedef struct fxa_declaration {
     const char *name; /* NUL-terminated */
-    fxa_type type;    /* type of a param; 0 = a tensor */
-    fxa_dtype dtype;  /* storage type of a tensor; 0 = a param */
-    int32_t rank;     /* dimensions of a tensor */
+    fxa_type type;    /* type of a param; 0 = this is a tensor */
+    fxa_dtype dtype;  /* storage type of a tensor; 0 = this is a param */
+    int32_t rank;     /* number of dimensions of a tensor */
 } fxa_declaration;
 
 typedef struct fxa_parse_config {
@@ -214,15 +215,15 @@ FXA_API void fxa_program_destroy(fxa_program *program);
 
 /* ---- Text, bytes, hash ------------------------------------------------------------------------------------------ */
 
-/* Writes the canonical text. Parsing the canonical text gives a program with the same hash and the same canonical text.
- * With out NULL the call only sets *needed. */
+/* Writes the canonical text, the one spelling that equal programs share. Parsing the canonical text gives a program
+ * with the same hash and the same canonical text. With out NULL the call only sets *needed. */
 FXA_API FXA_CHECKED fxa_status fxa_program_print(const fxa_program *program, char *out, size_t capacity, size_t *needed,
                                                  fxa_error *err);
 
 /* Texts that show how engines compile a SCORE program, for people to read. The wording may change in any version. */
 typedef enum fxa_dump_kind {
-    FXA_DUMP_CLASSES = 0,   /* values that vary less often than the score, and how gradients are summed */
-    FXA_DUMP_CONJUNCTS = 1, /* the mask as a list of conditions that must all hold, with the kind of each */
+    FXA_DUMP_CLASSES = 0,   /* values computed once per row, key, head or batch entry; how gradients are summed */
+    FXA_DUMP_CONJUNCTS = 1, /* the mask as a list of conditions that must all hold, each with its kind */
     FXA_DUMP_FUSED = 2,     /* score, mask, derivative and gradients as one program */
     FXA_DUMP_FORCE_INT32 = 0x7fffffff
 } fxa_dump_kind;
@@ -279,7 +280,7 @@ FXA_API int32_t fxa_program_tensor_find(const fxa_program *program, const char *
 FXA_API int fxa_program_param_default(const fxa_program *program, size_t index, double *value);
 
 /* Makes the DERIVATIVE program of a SCORE program: gradients with respect to the score, each float param, and each
- * element of a float tensor that the pair loads. *out has the params and tensors of `program` in the same order. */
+ * element of a float tensor that the program loads. *out has the params and tensors of `program` in the same order. */
 FXA_API FXA_CHECKED fxa_status fxa_program_derivative(const fxa_program *program, fxa_program **out, fxa_error *err);
 
 /* ---- Properties ------------------------------------------------------------------------------------------------- */
@@ -331,7 +332,7 @@ enum {
  * values. */
 FXA_API const char *fxa_property_name(uint32_t property);
 
-/* Properties of the mask hold for coordinates and lengths of 0 to 2^30 - 1, for which the sum of two does not wrap. */
+/* Properties of the mask hold if coordinates and lengths are from 0 to 2^30 - 1, so that their sums do not wrap. */
 typedef struct fxa_properties {
     uint32_t flags;         /* FXA_PROPERTY_x */
     uint32_t score_depends; /* bit i = the new score depends on fxa_input i */
@@ -357,7 +358,7 @@ typedef struct fxa_view {
     int64_t stride[FXA_MAX_RANK]; /* [rank] strides in elements; may be zero or negative */
 } fxa_view;
 
-/* Evaluates a program at one pair in f64. This function defines the meaning of programs.
+/* Evaluates a program at one (query, key) pair in f64. This function defines the meaning of programs.
  *
  *     SCORE               *value = new score, *mask = 0 or 1
  *     BPROP, DERIVATIVE   *value = dscore,    *mask = 1
@@ -369,7 +370,7 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, cons
                                                 const double *params, const fxa_view *tensors, double *value, int *mask,
                                                 fxa_error *err);
 
-/* Results of a program at one pair:
+/* Results of a program at one (query, key) pair:
  *
  *     SCORE        SCORE, MASK
  *     BPROP        DSCORE
@@ -413,7 +414,7 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval_bounds(const fxa_program *progra
  *     fxa_builder_set_score(b, fxa_builder_op2(b, FXA_OP_MUL, cap, t));
  *     status = fxa_builder_finish(b, &program, &err); */
 typedef struct fxa_builder fxa_builder;
-typedef int32_t fxa_value; /* a value of one builder; negative = the builder has an error */
+typedef int32_t fxa_value; /* number of a value in its builder; negative = the builder has an error */
 
 /* Makes an empty builder for a program of this kind. */
 FXA_API FXA_CHECKED fxa_status fxa_builder_create(fxa_context *ctx, fxa_program_kind kind, fxa_builder **out,
@@ -457,9 +458,9 @@ FXA_API void fxa_builder_set_mask(fxa_builder *b, fxa_value value);
 FXA_API void fxa_builder_set_dscore(fxa_builder *b, fxa_value value);
 
 /* Returns the status of the first error so far and writes the error to *err; FXA_OK if there is none. A tracer can call
- * it after each operation, to report an error at the line of user code that caused the error. */
+ * fxa_builder_error after each operation, to report an error at the line of user code that caused the error. */
 FXA_API fxa_status fxa_builder_error(const fxa_builder *b, fxa_error *err);
-/* Returns the type of a value; 0 if it is not a value of this builder. */
+/* Returns the type of a value; 0 if `value` is not a value of this builder. */
 FXA_API fxa_type fxa_builder_type(const fxa_builder *b, fxa_value value);
 /* Adds the operations of a finished SCORE program, with `score` as its input score, and sets *new_score and *mask to
  * its results. new_score and mask may be NULL. Params and tensors with equal names become one, as in texts that are

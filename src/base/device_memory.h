@@ -12,8 +12,8 @@
 
 /* Functions for memory and copies of a device. `stream`: the stream of the run. */
 typedef struct fxa__memory {
-    /* Called before the other functions. Returns FXA_OK if data can be copied on the stream and the stream be waited
-     * for; fails while the stream is being captured into a CUDA graph. NULL = always possible. */
+    /* Called before the other functions. Returns FXA_OK if the stream permits copies and waiting; fails while the
+     * stream is being captured into a CUDA graph. NULL = every stream permits both. */
     fxa_status (*begin)(void *self, void *stream, fxa_error *err);
     /* allocates size > 0 bytes, aligned to 256 bytes */
     fxa_status (*alloc)(void *self, size_t size, void **out, fxa_error *err);

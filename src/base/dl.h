@@ -28,9 +28,9 @@ typedef struct fxa__dl_spec {
     size_t n_symbols;
 } fxa__dl_spec;
 
-/* Loads the first library of spec->names that exists and has all required functions, and writes their pointers to
- * `table`, which has table_size bytes; bytes of the table that belong to no symbol become 0. A library that the process
- * has loaded already is preferred, if its name has no folder. *handle keeps the library loaded.
+/* Loads the first library of spec->names that exists and has all required functions, and writes pointers to the
+ * functions to `table`, which has table_size bytes; bytes of the table that belong to no symbol become 0. A library
+ * that the process has loaded already is preferred, if its name has no folder. *handle keeps the library loaded.
  *
  * Fails with E_UNAVAILABLE and the reason for each name; the table is then all 0, *handle is NULL and nothing stays
  * loaded. */

@@ -33,7 +33,7 @@ void fxa__text_cut(char *text, size_t room) {
     static const char more[] = "...";
     size_t most = room - sizeof more - 1, n = most;
     while (n > most / 2 && text[n] != ' ') n--;
-    bool word = text[n] == ' '; /* a very long word, such as a path, is cut inside the word */
+    bool word = text[n] == ' '; /* false = no space is near: the text is cut inside a long word, such as a path */
     if (!word) n = most;
     while (n > 0 && !fxa__utf8_begins(text[n])) n--;
     (void)snprintf(text + n, room - n, "%s%s", word ? " " : "", more);
@@ -79,7 +79,7 @@ fxa_status fxa__struct_read(void *to, size_t to_size, size_t min_size, const voi
                          "%s.struct_size is %u; this library uses %zu bytes and accepts at most %u from a newer caller "
                          "(start from the INIT macro)",
                          name, given, to_size, FXA_MAX_STRUCT);
-    if (given % sizeof(void *)) /* a size inside a field is refused, because half a pointer must not be used */
+    if (given % sizeof(void *)) /* the struct may end inside a pointer: half of a pointer must not be used */
         return fxa__fail(err, FXA_E_STRUCT,
                          "%s.struct_size is %u; in every version it is a multiple of %zu (start from the INIT macro)",
                          name, given, sizeof(void *));

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__)
-#define HOST_SANITIZED 1 /* AddressSanitizer has red zones of its own, which a header would hide */
+#define HOST_SANITIZED 1 /* AddressSanitizer puts red zones around a block: a host_head in front would hide them */
 #elif defined(__has_feature)
 #define HOST_SANITIZED __has_feature(address_sanitizer)
 #else

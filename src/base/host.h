@@ -48,7 +48,7 @@ fxa_status fxa__host_create(fxa_alloc_fn alloc, void *user, fxa__host **out, fxa
 fxa__host *fxa__host_retain(fxa__host *host);
 /* drops a reference; dropping the last reference joins the threads and frees the host */
 void fxa__host_release(fxa__host *host);
-/* Drops a reference to the host and returns true; if it is the last reference, keeps it and returns false */
+/* Drops a reference to the host and returns true. If the reference is the last one, keeps it and returns false. */
 _Bool fxa__host_release_not_last(fxa__host *host);
 
 /* Writes the pool of host->width workers, which the first call creates, to *out. The pool lives as long as the host. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random numbers of dropout: Philox4x32-10 on the coordinates (b, h, q, k), so that every engine, every split of the
- * work and the backward pass drop the same pairs. Key: the 64-bit seed (low word first). Counter: (k >> 2, q, h, b),
- * the coordinates after index maps, as unsigned 32-bit ints. A pair is kept if word k & 3 of the result is >= the
- * threshold.
+ * work and the backward pass drop the same (query, key) pairs. Key: the 64-bit seed (low word first). Counter:
+ * (k >> 2, q, h, b), the coordinates after index maps, as unsigned 32-bit ints. A pair is kept if word k & 3 of the
+ * result is >= the threshold.
  */
 #ifndef FXA_BASE_PHILOX_H
 #define FXA_BASE_PHILOX_H
@@ -26,7 +26,8 @@ static inline void fxa__philox(const uint32_t counter[4], uint64_t seed, uint32_
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* Returns the threshold of dropout probability p: a pair is dropped with probability floor(p * 2^32) / 2^32. */
+/* Returns the threshold of dropout probability p. Each (query, key) pair is dropped with probability
+ * floor(p * 2^32) / 2^32. */
 static inline uint32_t fxa__dropout_threshold(double p) { return (uint32_t)(p * 4294967296.0); }
 
 static inline bool fxa__dropout_keep(uint64_t seed, uint32_t threshold, int32_t b, int32_t h, int32_t q, int32_t k) {

@@ -25,11 +25,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define POOL_SPIN_NS 80000 /* spinning before sleep in ns: longer than the gap between two jobs of a pass */
+/* time in ns that a thread spins before it sleeps: longer than the gap between two successive jobs of a run */
+#define POOL_SPIN_NS 80000
 /* stack of a thread in bytes: eight times what a run needs (test_stack.c), because sanitizers need more */
 #define POOL_STACK ((size_t)1 << 20)
-/* adds 1 to the number of the next worker, the upper 16 bits of `tickets`; the lower 16 bits are the number of
- * workers */
+/* The upper 16 bits of `tickets` are the number of the next worker, the lower 16 bits the number of workers. POOL_NEXT
+ * adds 1 to the former. */
 #define POOL_NEXT 0x10000u
 
 struct fxa__pool {
@@ -40,7 +41,7 @@ struct fxa__pool {
     int32_t width, n_threads;
     bool spins; /* true = idle threads spin for a while before they sleep; set if no worker shares a CPU */
 
-    atomic_flag busy; /* set while a job is running, whose caller alone may set fn and arg and publish tickets */
+    atomic_flag busy; /* set while a job runs; the thread that sets it alone may write fn, arg and tickets */
     fxa__task_fn fn;
     void *arg;
     _Alignas(64) atomic_uint tickets;
@@ -144,7 +145,7 @@ static void pool_call(fxa__task_fn fn, void *arg, int32_t worker) {
     fxa__float_leave(&before);
 }
 
-/* Takes tickets of the current job and runs their workers until no ticket is left. */
+/* Takes tickets (worker numbers) of the current job, and runs the worker of each, until no ticket is left. */
 static void pool_play(fxa__pool *pool) {
     unsigned tickets = atomic_load(&pool->tickets);
     while (tickets / POOL_NEXT < tickets % POOL_NEXT) {
@@ -182,7 +183,7 @@ static void pool_run_alone(int32_t width, fxa__task_fn fn, void *arg) {
 }
 
 void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, void *arg) {
-    /* Jobs have memory for pool->width workers and use the worker number as an index into it. */
+    /* The worker number is an index into the scratch memory of a job, which is for pool->width workers. */
     FXA__ASSERT(0 <= width && width <= pool->width);
     if (width > 1 && pool->parallel) {
         pool_task task = {fn, arg};
@@ -195,7 +196,7 @@ void fxa__pool_run(fxa__pool *pool, void *user, int32_t width, fxa__task_fn fn, 
     }
     pool->fn = fn;
     pool->arg = arg;
-    atomic_store(&pool->done, 1); /* worker 0 (the caller) counts as done: it finishes before `done` is read */
+    atomic_store(&pool->done, 1); /* worker 0, the caller, is counted in advance: `done` is read after its work */
     atomic_store(&pool->tickets, POOL_NEXT + (unsigned)width);
     pool_threads_wake(pool);
     pool_call(fn, arg, 0);

@@ -21,8 +21,8 @@ typedef struct fxa__progress {
     _Atomic uint64_t done;
 } fxa__progress;
 
-/* Sets the total to b * h * each parts. Engines call it once, before any part is done and before threads start; a run
- * without this call has one part. */
+/* Sets the total to b * h * each parts. Engines call this function once, before any part is done and before threads
+ * start; a run without this call has one part. */
 void fxa__progress_begin(fxa__progress *progress, int64_t b, int64_t h, int64_t each);
 
 void fxa__progress_tell(fxa__progress *progress, uint64_t done);

@@ -17,14 +17,14 @@ static inline size_t fxa__utf8_mark(const char *text, size_t n) {
     return n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
 }
 
-/* Returns how many characters start in text[n]. */
+/* Returns how many characters start in the n bytes of text. */
 static inline size_t fxa__utf8_count(const char *text, size_t n) {
     size_t count = 0;
     for (size_t i = 0; i < n; i++) count += fxa__utf8_begins(text[i]);
     return count;
 }
 
-/* Returns the number of bytes of the first `count` characters of text[n]; n if the text has fewer characters. */
+/* Returns the number of bytes of the first `count` characters in the n bytes of text; n if there are fewer. */
 static inline size_t fxa__utf8_bytes(const char *text, size_t n, size_t count) {
     size_t i = 0;
     if (count == 0) return 0;

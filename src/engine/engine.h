@@ -52,7 +52,7 @@ fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *
 
 typedef struct fxa__engine {
     const char *name;
-    uint32_t version;     /* must be raised when the format of saved code, or any result, changes */
+    uint32_t version;     /* must change when the format of saved code, or any result, changes */
     const char *variable; /* environment variable that selects this engine when set; NULL = none */
     uint32_t device;      /* kind of memory (fxa_device) in which all pointers of a run must be */
     /* If true, bound->pool of a run is the context's thread pool, else NULL. The workspace size may depend on the

@@ -70,7 +70,7 @@ enum {
     GPU_NOT_CAPTURING = 0,
     GPU_CAPTURING = 1,
     GPU_OBJECT_UNSYNCHRONISED = 1, /* CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, the only flag of cuUserObjectCreate */
-    GPU_OBJECT_MOVED = 1,          /* CU_GRAPH_USER_OBJECT_MOVE: the graph takes over the reference */
+    GPU_OBJECT_MOVED = 1,          /* CU_GRAPH_USER_OBJECT_MOVE: the graph takes over the caller's reference */
     GPU_CAPTURE_RELAXED = 2,
     GPU_STREAM_NON_BLOCKING = 1 /* CU_STREAM_NON_BLOCKING: does not synchronise with the default stream */
 };
@@ -153,7 +153,7 @@ fxa_status fxa__gpu_enter(const fxa__gpu *gpu, fxa_error *err) {
 void fxa__gpu_leave(const fxa__gpu *gpu) {
     void *context;
     bool popped = gpu->driver.context_pop(&context) == FXA__CUDA_OK;
-    FXA__ASSERT(!popped || context == gpu->context); /* else an enter or leave between them is missing */
+    FXA__ASSERT(!popped || context == gpu->context); /* fails if calls of enter and leave are unbalanced */
     (void)popped;
 }
 
@@ -198,7 +198,7 @@ fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *wh
     int status = driver->stream_graph(stream, &now, NULL, &graph, NULL, NULL);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuStreamGetCaptureInfo", err));
     if (now != GPU_CAPTURING) return FXA_OK;
-    FXA__ASSERT(graph); /* a stream that is being captured has one */
+    FXA__ASSERT(graph); /* a stream that is being captured has a graph */
     status = driver->object_create(&object, what, drop, 1, GPU_OBJECT_UNSYNCHRONISED);
     FXA_TRY(fxa__gpu_status(gpu, status, "cuUserObjectCreate", err));
     *tied = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parser and writer of device descriptions: see device_description.h. One table lists the keys, the accepted values and
- * the attributes of the driver that hold them.
+ * Parser and writer of device descriptions (device_description.h). One table lists, for each key, the accepted values
+ * and the attribute of the driver that has the value.
  */
 #include "device_description.h"
 
@@ -10,8 +10,10 @@
 #include <limits.h>
 #include <string.h>
 
-/* DESCRIPTION_TEXT: the key's value is a string. The other constants: maximum length of a description, in bytes, with
- * its terminator; warpSize of all devices; bytes of shared memory that every device from sm_50 on has. */
+/* DESCRIPTION_TEXT       the value of the key is a string
+ * DESCRIPTION_MOST_TEXT  maximum size of a description in bytes, terminator included
+ * DESCRIPTION_WARP       warpSize of all devices
+ * DESCRIPTION_SHARED     bytes of shared memory that every device from sm_50 on has */
 enum { DESCRIPTION_TEXT = -1, DESCRIPTION_MOST_TEXT = 1 << 16, DESCRIPTION_WARP = 32, DESCRIPTION_SHARED = 48 << 10 };
 
 /* Properties that are not attributes of cuDeviceGetAttribute, but are queried by other functions of the driver. */
@@ -25,11 +27,11 @@ enum {
 
 static const struct description_key {
     const char *name;
-    /* minimum of an int, or DESCRIPTION_TEXT = the value is a string; description_most returns the maximum */
+    /* minimum of the value (function description_most: its maximum), or DESCRIPTION_TEXT if the value is a string */
     int32_t least;
     int32_t count; /* number of ints of the value: 1, or 3 for an array [x,y,z] */
-    /* CUdevice_attribute of the key's value (count 3: the first of three consecutive ones), or a constant of the enum
-     * above */
+    /* the CUdevice_attribute that has the value (the first of three consecutive attributes if count is 3), or one of
+     * the constants DESCRIPTION_ARCH .. DESCRIPTION_ORDINAL */
     int32_t attribute;
 } description_keys[] = {
     {"deviceVer", 500, 1, DESCRIPTION_ARCH},
@@ -136,8 +138,8 @@ static int description_rest(const char *at) {
     return n;
 }
 
-/* Returns the number of characters of a value that an error message quotes: a string or array to its end, any other
- * value to the next comma. */
+/* Returns how many characters of the value at `at` an error message quotes: a string or an array up to its end, any
+ * other value up to the next comma or brace, but at most 24. */
 static int description_given(const char *at) {
     int n = 0, most = description_rest(at);
     const char *ends = *at == '[' ? "]" : *at == '"' ? "\"" : ",}";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Device descriptions: a flat JSON object with the properties of a device that code depends on, under cuDNN's keys. A
- * problem with a description as `target` is compiled for that device, which need not be in this machine. Every key and
- * value of a description is checked before cuDNN reads the text, because cuDNN ends the process on some malformed
- * texts.
+ * Device descriptions. A description is a flat JSON object with the properties of a device that code depends on; the
+ * keys are those of cuDNN. A problem with a description as `target` is compiled for that device, which need not be in
+ * this machine. Every key and value of a description is checked before cuDNN reads the text, because cuDNN ends the
+ * process on some malformed texts.
  */
 #ifndef FXA_GPU_DESCRIPTION_H
 #define FXA_GPU_DESCRIPTION_H

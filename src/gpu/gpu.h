@@ -95,14 +95,14 @@ typedef struct fxa__gpu {
     int processors;     /* number of SMs */
     char name[FXA__GPU_NAME];
     fxa__host *host;                           /* allocator for `helpers`; set by the engine */
-    _Atomic(struct fxa__gpu_module *) helpers; /* helper kernels (launch.h); NULL until first used */
+    _Atomic(struct fxa__gpu_module *) helpers; /* helper kernels (launch.h); NULL: not loaded yet */
 } fxa__gpu;
 
 /* Opens a device and retains its primary context. If there is no driver or no such device, fails with E_UNAVAILABLE and
  * the reason; then nothing needs closing. */
 fxa_status fxa__gpu_open(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
 void fxa__gpu_close(fxa__gpu *gpu);
-/* Loads the driver and finds a device without creating a context, which is enough to query attributes. */
+/* Loads the driver and finds a device. Creates no context on the device: attributes can be queried without one. */
 fxa_status fxa__gpu_find(fxa__gpu *gpu, int32_t ordinal, fxa_error *err);
 /* Closes a device that fxa__gpu_find has found. */
 void fxa__gpu_forget(fxa__gpu *gpu);
@@ -128,9 +128,9 @@ fxa_status fxa__gpu_check(const fxa__gpu *gpu, const char *kind, const char *nam
 /* Fails with E_BINDING if the stream is being captured into a CUDA graph and `capturing` is false. Requires that the
  * device's context is current. Must be called before any operation that invalidates a capture (allocation, wait). */
 fxa_status fxa__gpu_check_stream(const fxa__gpu *gpu, void *stream, bool capturing, fxa_error *err);
-/* If the stream is being captured, arranges that drop(what) is called when the graph and its executables are destroyed,
- * by a thread that may not call the driver, and sets *tied to true. Drivers older than 11.3 cannot do this: *tied stays
- * false. */
+/* If the stream is being captured into a CUDA graph, sets *tied to true and arranges that, when the graph and its
+ * executables are destroyed, a thread that may not call the driver calls drop(what). Drivers older than 11.3 cannot do
+ * this; *tied is then false. */
 fxa_status fxa__gpu_tie(const fxa__gpu *gpu, void *stream, void (*drop)(void *what), void *what, bool *tied,
                         fxa_error *err);
 /* Between fxa__gpu_capture_allow and fxa__gpu_capture_restore, allocations on this thread do not invalidate captures

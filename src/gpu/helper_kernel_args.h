@@ -18,46 +18,48 @@ typedef struct FxaGpuArray {
     int64_t stride[4];    /* in elements */
     int32_t type;         /* fxa_dtype */
     int32_t page;         /* rows of a page */
-    int32_t of_entry;     /* number of columns of the page table: pages of a batch entry */
+    int32_t of_entry;     /* number of columns of `pages`: maximum number of pages of a batch entry */
     int32_t reserved;
 } FxaGpuArray;
 
 /* Rows of a [B,H,S,D] array. Row s of batch entry b
  *   has a result          if s < len[b] and other[b] > 0
- *   attends to no key     if s < len[b] and other[b] = 0 (then it is written as an empty row)
+ *   is empty              if s < len[b] and other[b] = 0: a row of q that has no keys, or a key that no row of q reads
  *   is padding            if s >= len[b] */
 typedef struct FxaGpuRows {
     const int32_t *len; /* [B] number of rows of each batch entry; NULL: size[2] */
-    /* [B] number of rows of the other sequence (for rows of q: of keys); NULL: positive everywhere */
+    /* [B] if the rows are rows of q, the number of keys of each batch entry, else its number of rows of q; NULL: all
+     * numbers are positive */
     const int32_t *other;
     int64_t size[4]; /* B, H, S, D */
 } FxaGpuRows;
 
 enum { FXA_GPU_COPY, FXA_GPU_ADD };
 
-/* fxa_gpu_copy: to = from or to += from, element by element, with conversion. A copy writes `fill` to empty rows and,
- * with `past`, to padding; an addition changes neither. */
+/* fxa_gpu_copy: to = from (FXA_GPU_COPY) or to += from (FXA_GPU_ADD), element by element, with conversion. A copy also
+ * writes `fill` to empty rows and, if `past` is 1, to padding. An addition changes neither empty rows nor padding. */
 typedef struct FxaGpuCopy {
     FxaGpuArray to;
     FxaGpuArray from; /* from.data NULL: 0 everywhere */
     FxaGpuRows rows;
-    int64_t limit[4];    /* [b, h, s, d] limits: elements of `from` at or beyond a limit read as 0; 0: no limit */
-    double fill;         /* value that is written to rows without a result */
-    double instead;      /* value written in place of NaN if has_instead is 1 */
+    /* element (b, h, s, d) of `from` reads as 0 if one of its four indices is >= its limit; 0: no limit */
+    int64_t limit[4];
+    double fill;         /* value that a copy writes to empty rows */
+    double instead;      /* value that replaces NaN if has_instead is 1 */
     int32_t mode;        /* FXA_GPU_COPY or FXA_GPU_ADD */
-    int32_t past;        /* 1: `fill` is written to padding too */
+    int32_t past;        /* 1: a copy also writes `fill` to padding rows; 0: only to empty rows */
     int32_t has_instead; /* 1: NaN is replaced by `instead` */
     int32_t reserved;
 } FxaGpuCopy;
 
-/* An array in which fxa_gpu_batch_bounds writes `value` to empty rows and, with `past`, to padding, because no other
- * kernel writes these rows. */
+/* An array whose empty rows (FxaGpuRows) fxa_gpu_batch_bounds sets to `value`, because no other kernel writes these rows.
+ * FxaGpuBatchBounds.past: the padding rows too. */
 enum { FXA_GPU_OPERANDS = 12, FXA_GPU_FILLS = 4 };
 typedef struct FxaGpuFill {
     FxaGpuArray to;
     int64_t heads, rows, features; /* size of `to` without the batch axis */
     double value;
-    int32_t keys; /* 1: rows of `to` are keys; 0: rows of q */
+    int32_t keys; /* 1: the rows of `to` are keys; 0: they are rows of q */
     int32_t reserved;
 } FxaGpuFill;
 
@@ -67,29 +69,31 @@ typedef struct FxaGpuBatchBounds {
     const int32_t *starts[2]; /* [B + 1] input: first row of each batch entry, and the end; NULL: not packed */
     /* [B] input: lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
     const int32_t *lens[2];
-    int32_t *len[2]; /* [B] result: lengths, clamped to 0 .. size; NULL: not written */
-    int32_t *more;   /* [B] result: number of keys - number of rows; NULL: not written */
-    /* [B + 1] result for each operand: its first element of each batch entry, and the end */
+    int32_t *len[2]; /* [B] result: length of each batch entry, clamped to 0 .. size; NULL: not written */
+    int32_t *more;   /* [B] result: number of keys - number of rows of q; NULL: not written */
+    /* [B + 1] result for each operand: element at which each batch entry starts, then the end of the last one */
     int64_t *offset[FXA_GPU_OPERANDS];
     int64_t row[FXA_GPU_OPERANDS];   /* stride between rows of each operand, in elements */
-    int64_t entry[FXA_GPU_OPERANDS]; /* stride between batch entries of each operand, in elements */
-    int64_t size[2];                 /* maximum length of a batch entry */
+    int64_t entry[FXA_GPU_OPERANDS]; /* stride between batch entries of each operand that is not packed, in elements */
+    int64_t size[2];                 /* maximum number of rows of q, and of keys, of a batch entry */
     FxaGpuFill fill[FXA_GPU_FILLS];
     int32_t batch;
-    int32_t operands; /* number of elements of offset, row and entry that are set */
-    int32_t keys;     /* bit i = 1: rows of operand i are keys */
-    /* bit i = 1: batch entry b of operand i starts at element b * entry[i]; 0: at the row in `starts` */
+    int32_t operands; /* number of operands; the arrays offset, row and entry have an element for each */
+    int32_t keys;     /* bit i = 1: rows of operand i are keys; 0: rows of q */
+    /* bit i = 1: operand i is not packed: batch entry b starts at element b * entry[i]; 0: at row starts[b] if `starts`
+     * is not NULL */
     int32_t dense;
     int32_t fills; /* number of elements of `fill` that are set */
     int32_t past;  /* 1: `fill` writes padding too, not only empty rows */
 } FxaGpuBatchBounds;
 
-/* fxa_gpu_statistics: LSE and maximum of each row from its running maximum and its sum of exp(s - maximum). */
+/* fxa_gpu_statistics: computes LSE and maximum of each row from the maximum and the sum of exp(s - maximum) that the
+ * attention kernel has stored for the row. */
 typedef struct FxaGpuStatistics {
-    FxaGpuArray most, sum; /* maximum of each row, and its sum of exp(s - maximum), from the attention kernel */
+    FxaGpuArray most, sum; /* input: maximum of each row, and the row's sum of exp(s - maximum) */
     FxaGpuArray lse, max;  /* results; data NULL: the result is not written */
     FxaGpuRows rows;
-    int32_t past; /* 1: -infinity is written to padding */
+    int32_t past; /* 1: -infinity is written to padding rows; 0: padding rows are not written */
     int32_t reserved;
 } FxaGpuStatistics;
 
@@ -99,9 +103,9 @@ typedef struct FxaGpuJoin {
     FxaGpuRows rows; /* rows to merge; rows.size[3] is the head dim of o */
 } FxaGpuJoin;
 
-/* fxa_gpu_sink: gradient of the attention sink of each head, the sum over batch and rows of exp(sink - lse) (dlse -
- * delta), where delta = sum over d of o dout. One CTA per head. The array `delta` is read for rows with a result; for
- * empty rows delta is computed. */
+/* fxa_gpu_sink: gradient of the attention sink of each head. One CTA per head:
+ *     dsink = sum over batch and rows of exp(sink - lse) (dlse - delta),  delta = sum over d of o dout
+ * For rows with a result, delta is read from the array `delta`; for empty rows, delta is computed from o and dout. */
 typedef struct FxaGpuSink {
     FxaGpuArray sink, dsink, lse, dlse, delta, o, dout; /* dlse.data NULL: dlse is 0 */
     FxaGpuRows rows;
@@ -110,17 +114,18 @@ typedef struct FxaGpuSink {
     int32_t zero;     /* 1: the sink is 0; the array `sink` is not read */
 } FxaGpuSink;
 
-/* fxa_gpu_places: writes out[b, i], the coordinate of index i of batch entry b, as the sum of
- *   - one of table[i]; base + step * i; from[j] + by[j] * (i - begin[j]), where i is in segment j
- *   - add + dynamic[0] + shift[b] + more[b], where a NULL array adds 0
- * Sums wrap to 32 bits. */
+/* fxa_gpu_places: writes out[b, i] = c(i) + add + dynamic[0] + shift[b] + more[b], the coordinate of index i of batch
+ * entry b, modulo 2^32. A NULL array adds 0.
+ *   c(i) = table[i]                             if `table` is not NULL
+ *   c(i) = base + step * i                      else if `segments` is 0
+ *   c(i) = from[j] + by[j] * (i - begin[j])     else; j is the segment that i is in */
 enum { FXA_GPU_SEGMENTS = 16 };
 typedef struct FxaGpuPlaces {
     int32_t *out;           /* [batch, size] */
-    const int32_t *table;   /* [size] coordinates; NULL: they follow from `base` and `step` or from the segments */
-    const int32_t *dynamic; /* [1] offset in device memory, read by the kernel; NULL: 0 */
-    const int32_t *shift;   /* [batch] term that is added; NULL: 0 */
-    const int32_t *more;    /* [batch] term that is added; NULL: 0 */
+    const int32_t *table;   /* [size] coordinate of each index; NULL: computed from base and step, or segments */
+    const int32_t *dynamic; /* [1] term of all coordinates, in device memory; NULL: 0 */
+    const int32_t *shift;   /* [batch] term of the coordinates of each batch entry; NULL: 0 */
+    const int32_t *more;    /* [batch] another such term, like `shift`; NULL: 0 */
     int64_t size, batch;
     int64_t base, step; /* coordinate base + step i, if there are no segments */
     int64_t add;

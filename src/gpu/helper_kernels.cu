@@ -80,7 +80,7 @@ FXA_DEVICE uint16_t to_f16(float f) {
     uint32_t u = FXA_AS_BITS(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00);
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00); /* at least 65520: infinity */
-    if (a < 0x38800000u) { /* subnormal: adding 0.5 rounds to a multiple of 2^-24 */
+    if (a < 0x38800000u) { /* subnormal f16: f + 0.5 rounds f to a multiple of 2^-24 */
         return (uint16_t)(sign | (FXA_AS_BITS(FXA_AS_FLOAT(a) + 0.5f) - 0x3f000000u));
     }
     return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + (a >> 13 & 1)) >> 13));
@@ -143,7 +143,7 @@ FXA_CALL int64_t place(const FxaGpuArray *a, int64_t b, int64_t h, int64_t s, in
 
 /* ---- Rows --------------------------------------------------------------------------------------------------------- */
 
-/* States of a row (FxaGpuRows): with a result, without any key, padding. */
+/* States of a row (FxaGpuRows): has a result, is empty, is padding. */
 enum { ROW_THERE, ROW_EMPTY, ROW_PAST };
 
 FXA_DEVICE int row_state(const FxaGpuRows *r, int64_t b, int64_t s) {
@@ -249,7 +249,7 @@ FXA_KERNEL fxa_gpu_statistics(FXA_ARGS FxaGpuStatistics a) {
             most = load(a.most.data, a.most.type, place(&a.most, b, h, s, 0));
             double sum = load(a.sum.data, a.sum.type, place(&a.sum, b, h, s, 0));
             if (most != FXA_NO_MAX) lse = most + log_of(sum);
-            if (sum != sum) { /* a score of the row is +infinity, or is NaN, which `most` ignores */
+            if (sum != sum) { /* a score of the row is +infinity or NaN; `most` ignores scores that are NaN */
                 lse = sum;
                 if (most != -FXA_NO_MAX) most = sum;
             }
@@ -329,8 +329,7 @@ FXA_KERNEL fxa_gpu_sink(FXA_ARGS FxaGpuSink a) {
 
 /* ---- Coordinates -------------------------------------------------------------------------------------------------- */
 
-/* Returns the coordinate of index i of any batch entry, without the offsets that FxaGpuPlaces adds to all
- * coordinates. */
+/* Returns c(i) of FxaGpuPlaces: the coordinate of index i without the terms add, dynamic, shift and more. */
 FXA_DEVICE int64_t place_coordinate(const FxaGpuPlaces *a, int64_t i) {
     int at = 0;
     if (a->table) return a->table[i];

@@ -10,7 +10,7 @@
 
 enum { LAUNCH_THREADS = 256, LAUNCH_BLOCKS_OF_PROCESSOR = 8 };
 
-/* Sizes of the arguments in helper_kernels_ptx.h, which tools/gen_ptx.py has made from the same structs. */
+/* Checks that the argument structs have the sizes for which tools/gen_ptx.py generated helper_kernels_ptx.h. */
 #define LAUNCH_HAS_SIZE(type, bytes)                                                                                   \
     _Static_assert(sizeof(void *) != 8 || sizeof(type) == (bytes), "the PTX was made of another " #type)
 LAUNCH_HAS_SIZE(FxaGpuCopy, 256);
@@ -23,7 +23,7 @@ LAUNCH_HAS_SIZE(FxaGpuInverse, 16);
 
 static const struct launch_kernel {
     const char *name;
-    /* true: the argument `work` of fxa__gpu_launch is a number of CTAs; false: a number of elements, one thread each */
+    /* unit of the argument `work` of fxa__gpu_launch: true = CTAs, false = elements, with one thread each */
     bool by_blocks;
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
@@ -41,7 +41,7 @@ fxa_status fxa__gpu_module_open(const fxa__gpu *gpu, fxa__gpu_module *module, fx
     int status = gpu->driver.module_load(&module->module, helper_kernels_ptx);
     bool loaded = status == FXA__CUDA_OK;
     for (int i = 0; i < FXA__GPU_KERNEL_COUNT && status == FXA__CUDA_OK; i++) {
-        FXA__ASSERT(launch_kernels[i].name); /* each kernel has a row */
+        FXA__ASSERT(launch_kernels[i].name); /* launch_kernels has a row for each kernel */
         status = gpu->driver.module_function(&module->function[i], module->module, launch_kernels[i].name);
     }
     if (loaded && status != FXA__CUDA_OK) (void)gpu->driver.module_unload(module->module);

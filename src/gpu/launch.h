@@ -9,7 +9,8 @@
 #include "gpu.h"
 #include "helper_kernel_args.h"
 
-/* X(KERNEL, member of fxa__gpu_args, argument struct). A kernel's name is fxa_gpu_ and KERNEL in lower case. */
+/* The helper kernels. Each X() has the kernel's constant FXA__GPU_..., its member of fxa__gpu_args and the type of this
+ * member. The kernel is called fxa_gpu_ followed by the constant in lower case. */
 #define FXA__GPU_KERNELS(X)                                                                                            \
     X(COPY, copy, FxaGpuCopy)                                                                                          \
     X(BATCH_BOUNDS, batch_bounds, FxaGpuBatchBounds)                                                                   \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists the file names of NVIDIA's libraries in search order (library_search.h). base/dl.h opens the first one that
- * loads.
+ * Lists the files in which one of NVIDIA's libraries may be, in search order (library_search.h). base/dl.h opens the
+ * first of these files that can be loaded.
  */
 #include "library_search.h"
 
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Relative paths to the folder `nvidia` of NVIDIA's Python packages: from the lib folder of one of these packages, and
- * from the folder of this library. */
+/* Relative paths to the folder `nvidia`, in which NVIDIA's Python packages are installed. SEARCH_BESIDE starts in the
+ * lib folder of one of these packages, SEARCH_BESIDE_OWN in the folder of this library. */
 #define SEARCH_BESIDE "/../.."
 #define SEARCH_BESIDE_OWN "/../../nvidia"
 
@@ -48,7 +48,7 @@ fxa_status fxa__gpu_search_make(fxa__gpu_search *s, const fxa__gpu_wanted *wante
     if (wanted->toolkit) (void)search_folder(s, wanted->toolkit, "", "", true, files);
     size_t of_toolkit = s->n - in_folders, of_loader = 0;
     while (files[of_loader]) of_loader++;
-    FXA__ASSERT(s->n + of_loader < sizeof s->names / sizeof *s->names); /* the NULL at the end has room */
+    FXA__ASSERT(s->n + of_loader < sizeof s->names / sizeof *s->names); /* `<`: the list ends with NULL */
     memmove(s->names + in_folders + of_loader, s->names + in_folders, of_toolkit * sizeof *s->names);
     memcpy(s->names + in_folders, files, of_loader * sizeof *s->names);
     s->n += of_loader;

@@ -32,8 +32,8 @@ typedef struct fxa__gpu_search {
     size_t n;
 } fxa__gpu_search;
 
-/* Sets s->names to the file names to try, which point into *s or are those of wanted->files, so *s must not be copied.
- * Fails with E_UNAVAILABLE if the folder is too long for a path. */
+/* Sets s->names to the file names to try. Some of these names point into *s, so *s must not be copied. Fails with
+ * E_UNAVAILABLE if the folder is too long for a path. */
 fxa_status fxa__gpu_search_make(fxa__gpu_search *s, const fxa__gpu_wanted *wanted, fxa_error *err);
 
 #endif

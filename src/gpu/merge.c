@@ -39,7 +39,7 @@ fxa_status fxa__gpu_merge(void *self, const fxa_merge_args *args, fxa_error *err
     fxa__gpu *gpu = self;
     if (!fxa__gpu_helpers(gpu)) FXA_TRY(fxa__gpu_memory.begin(gpu, args->stream, err));
     FXA_TRY(fxa__gpu_helpers_load(gpu, err));
-    FXA__ASSERT(args->b >= 0 && args->h >= 0 && args->s >= 0 && args->d >= 0); /* fxa_merge has checked them */
+    FXA__ASSERT(args->b >= 0 && args->h >= 0 && args->s >= 0 && args->d >= 0); /* fxa_merge has checked the sizes */
     if (args->b == 0 || args->h == 0 || args->s == 0) return FXA_OK;
     FXA_TRY(fxa__gpu_enter(gpu, err));
     fxa_status status = merge_begin(gpu, args, err);

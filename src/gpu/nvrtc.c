@@ -185,7 +185,8 @@ fxa_status fxa__nvrtc_compile(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvr
     int started = nvrtc_threads_start(&q, (most < NVRTC_THREADS ? most : NVRTC_THREADS) - 1, threads);
     (void)nvrtc_worker(&q);
     for (int i = 0; i < started; i++) (void)pthread_join(threads[i], NULL);
-    FXA__ASSERT(started < NVRTC_THREADS && atomic_load(&q.next) == n + started + 1); /* all jobs are done */
+    /* each of the started + 1 threads has found the queue empty once, so all jobs are done */
+    FXA__ASSERT(started < NVRTC_THREADS && atomic_load(&q.next) == n + started + 1);
     fxa_status status = FXA_OK;
     for (int i = 0; i < n; i++) {
         if (status == FXA_OK) status = nvrtc_take(nvrtc, host, &jobs[i], err);

@@ -43,8 +43,8 @@ typedef struct fxa__nvrtc {
 fxa_status fxa__nvrtc_open(fxa__host *host, const char *folder, fxa__nvrtc *out, fxa_error *err);
 void fxa__nvrtc_close(fxa__nvrtc *nvrtc);
 
-/* Returns the architecture to compile for so that a device of `arch` runs the code: `arch`, else the newest older
- * architecture with the same tens digits, as 80 for 86; 0 if this compiler has none. */
+/* Returns the architecture to compile for so that a device of `arch` runs the code: `arch` if NVRTC supports it, else
+ * the newest supported older one of the same major version, such as 80 for 86. Returns 0 if there is none. */
 int fxa__nvrtc_arch(const fxa__nvrtc *nvrtc, int arch);
 
 /* One compilation. */

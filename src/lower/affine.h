@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lowering, affine: the affine form of every node of a program (coefficients of the inputs, a constant and a non-affine
- * part; program/linear.h). Engines read constants from the forms: the offset c of `k <= q + c`, the coefficients of the
- * index of `t[q - k]`, the value at the corner of a tile. The form of a single node is computed in src/program, because
- * range analysis and tile counting use it too.
+ * part; program/linear.h). From the forms, engines read the offset c of `k <= q + c` and the coefficients of the index
+ * of `t[q - k]`, and compute the bounds of a node over a tile. The form of a single node is computed in src/program,
+ * because range analysis and tile counting use it too.
  */
 #ifndef FXA_LOWER_AFFINE_H
 #define FXA_LOWER_AFFINE_H

@@ -2,7 +2,7 @@
  *
  * Splits a mask into conjuncts (conjunct.h). A walk from the mask down marks the nodes that must be true and those that
  * must be false. An `and` that must be true, an `or` that must be false and every `not` are split further. Every other
- * marked node becomes one or two parts. Each node is visited at most twice, so the time is linear in the program size.
+ * marked node becomes at most two parts. Each node is visited at most twice, so the time is linear in the program size.
  */
 #include "conjunct.h"
 
@@ -34,9 +34,9 @@ typedef struct conjunct_sum {
     bool needs_small_bound; /* true = the sum is exact only if the value of `bound` is in [-2^30, 2^30] */
 } conjunct_sum;
 
-/* Adds times * node to the affine form `form`; one non-affine node is stored in sum->bound instead. Returns false if
- * there is a second non-affine node, or one that depends on q, k or the score. Partial sums in `form` may wrap: only
- * the final form has to fit, since it is congruent to the value modulo 2^32. */
+/* Adds times * node to the sum of `form` and *sum: the affine terms of the node to `form`, a non-affine term to
+ * sum->bound. Returns false if there are two non-affine terms, or one that depends on q, k or the score. The sums in
+ * `form` may wrap: each is congruent to the true value modulo 2^32, so only the final form has to fit 32 bits. */
 static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, int depth, fxa__linear *form,
                          conjunct_sum *sum) {
     const fxa__node *n = &w->p->nodes[node];
@@ -58,8 +58,8 @@ static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, in
            conjunct_add(w, n->arg[1], n->op == FXA_OP_SUB ? -times : times, depth + 1, form, sum);
 }
 
-/* Writes times * node (times is 1 or -1) to *out, as a sum that equals the value without wrap-around. Returns false if
- * there is no such sum. */
+/* Writes times * node (times is 1 or -1) to *out as a conjunct_sum. Returns false if no such sum equals the value
+ * without wrap-around. */
 static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, conjunct_sum *out) {
     fxa__linear form = {.c = 0};
     int64_t lo, hi;
@@ -140,9 +140,9 @@ static bool conjunct_below(const conjunct_work *w, int32_t x, int32_t times, int
 
 /* ---- Equality of a row value and a key value --------------------------------------------------------------------- */
 
-/* Returns true if replacing q by k in node x gives node y. Also returns false if the test takes more than *steps
- * comparisons of nodes. An x that reads q_row has no such y, since q == k does not imply q_row == k_row. Nodes are
- * unique, so subexpressions without q must be the same node. Nodes of equal operation and imm have equally many
+/* Returns true if replacing q by k in node x gives node y. Returns false also if the test takes more than *steps
+ * comparisons of nodes, or if x reads q_row (q == k does not imply q_row == k_row). Equal subexpressions are one node,
+ * so subexpressions without q are compared by node number. Nodes of equal operation and imm have equally many
  * operands. */
 static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *steps) {
     const fxa__node *a = &w->p->nodes[x], *b = &w->p->nodes[y];
@@ -154,7 +154,8 @@ static bool conjunct_swapped(const conjunct_work *w, int32_t x, int32_t y, int *
     return true;
 }
 
-/* Writes the comparison n as an EQUAL part. Returns false unless one side reads only q and the other side only k. */
+/* Writes the comparison n as a part of kind EQUAL. Returns false unless one side reads q and not k, the other side k
+ * and not q, and neither side the score. */
 static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part *out) {
     uint32_t x = fxa__linear_reads(&w->forms[n->arg[0]]), y = fxa__linear_reads(&w->forms[n->arg[1]]);
     if ((x | y) & CONJUNCT_SCORE || (x & CONJUNCT_Q) == (y & CONJUNCT_Q) || (x & CONJUNCT_K) == (y & CONJUNCT_K) ||
@@ -171,8 +172,8 @@ static bool conjunct_equal(const conjunct_work *w, const fxa__node *n, fxa__part
 
 /* ---- Leaves ------------------------------------------------------------------------------------------------------ */
 
-/* Writes a comparison, or with `negated` its negation, as parts. Returns the number of parts: 1, 2 (for |x| <= y and x
- * == y), or 0 if the comparison is none of CAUSAL, WINDOW, LENGTH and EQUAL. */
+/* Writes a comparison, or with `negated` its negation, as parts of kind CAUSAL, WINDOW, LENGTH or EQUAL. Returns the
+ * number of parts: 1, or 2 for |x| <= y and x == y as two inequalities, or 0 if these kinds cannot express it. */
 static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     bool order = n->op == FXA_OP_LT || n->op == FXA_OP_LE;
     if (fxa__op_info_get(n->op)->sig != FXA__SIG_CMP || w->p->nodes[n->arg[0]].type != FXA_INT) return 0;
@@ -193,7 +194,7 @@ static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool neg
     return conjunct_equal(w, n, &out[0]) ? 1 : 0;
 }
 
-/* Returns a part for `node` with kind CAUSAL (0) and no other nodes; the caller sets the kind. */
+/* Returns a part for `node` without other nodes. The caller sets the part's kind. */
 static fxa__part conjunct_empty(int32_t node, bool negated) {
     return (fxa__part){.negated = negated, .node = node, .bound = -1, .row = -1, .key = -1};
 }

@@ -3,9 +3,9 @@
  * Lowering, conjunct: splits a mask into parts that must all hold. Engines implement most parts cheaply (loop bounds,
  * kernel arguments, per-row and per-key operands) and evaluate the others pair by pair.
  *
- * The mask is true exactly where every part is true, for coordinates and lengths from 0 to FXA__MAX_COORDINATE; the
- * exception is fxa__part.needs_small_bound. Comments on kinds of parts use this notation, in 64-bit arithmetic without
- * wrap-around:
+ * For coordinates and lengths from 0 to FXA__MAX_COORDINATE, the mask is true exactly where every part is true. A part
+ * with `needs_small_bound` has one more condition. The comments on fxa__part_kind use these abbreviations, in 64-bit
+ * arithmetic without wrap-around:
  *
  *     Q = aligned ? q + k_len - q_len : q
  *     C = c + times_bound * value of node `bound`    (bound -1: C = c)
@@ -15,38 +15,39 @@
 
 #include "affine.h"
 
+/* Condition of a part. Q and C are defined at the top of this file. */
 typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
-    FXA__PART_PREFIX, /* k <= Q + prefix or k <= C (with of_length: k <= k_len + C); Q, C: see the top */
+    FXA__PART_PREFIX, /* k <= Q + prefix or k <= C; of_length: k <= Q + prefix or k <= k_len + C */
     FXA__PART_EQUAL,  /* values of int nodes `row` and `key` are equal; `row` reads q and not k, `key` k and not q */
     FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score, so it masks entire rows */
     FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score, so it masks entire columns */
-    FXA__PART_OTHER,  /* any other condition: bool node `node`, evaluated per pair */
+    FXA__PART_OTHER,  /* any other condition: bool node `node`, evaluated for each pair of a row and a key */
     FXA__PARTS
 } fxa__part_kind;
 
 typedef struct fxa__part {
     uint8_t kind; /* fxa__part_kind */
     bool negated; /* ROW, KEY, OTHER: the part holds where `node` is false */
-    /* CAUSAL, WINDOW, PREFIX: the condition is aligned to the bottom right (definition of Q at the top) */
+    /* CAUSAL, WINDOW, PREFIX: true = the condition is aligned to the bottom right: Q is q + k_len - q_len, not q */
     bool aligned;
-    bool of_length; /* LENGTH, PREFIX: the limit of k is relative to k_len */
+    bool of_length; /* LENGTH, PREFIX: true = the limit of k is k_len + C; false = C */
     /* true = the part is valid only if the value of `bound` is in [-2^30, 2^30]; engines check the value before a
      * run */
     bool needs_small_bound;
     bool same;          /* EQUAL: `key` is `row` with q replaced by k, as in t[q] == t[k] */
     bool wide;          /* EQUAL: row and key are i64 loads, compared in all 64 bits, not as saturated 32-bit ints */
-    int8_t times_bound; /* factor of the value of `bound` in C (definition at the top): 1 or -1 */
-    int32_t node;       /* bool node of the mask that this part implements, alone or with a second part */
+    int8_t times_bound; /* 1 or -1: the limit C is c + times_bound * (value of `bound`) */
+    int32_t node;       /* bool node of the mask that this part implements; two parts may implement one node */
     int32_t bound;      /* int node that reads neither q, k nor the score; -1 = none */
     int32_t row, key;   /* EQUAL: the two int nodes that are compared; -1 for other kinds */
-    int64_t c, prefix;  /* constants of the condition (fxa__part_kind) */
+    int64_t c, prefix;  /* constants in the condition of the part's kind (fxa__part_kind) */
 } fxa__part;
 
 typedef struct fxa__conjuncts {
-    fxa__part *parts; /* [n] conditions; the mask is true where all are */
+    fxa__part *parts; /* [n] conditions; the mask is true where all conditions are true */
     size_t n, capacity;
     bool exact; /* true = no part is of kind OTHER */
 } fxa__conjuncts;

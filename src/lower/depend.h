@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowering, depend: the inputs, params and tensors that each node depends on, as bit sets. A node that does not depend
- * on the score is computed outside the innermost loop. The rate of a node says how often its value changes: once per
- * run, batch entry, head, row, key, head and key, or diagonal.
+ * Lowering, depend: the inputs, params and tensors that each node depends on, as bit sets, and from the sets the rate
+ * of each node: how often its value changes (fxa__rate). Engines compute a node outside the loops over inputs that the
+ * node does not depend on.
  *
- * Sets are conservative: a node has the same bits for all values of the inputs that its set leaves out, while a set may
- * contain inputs without effect (0 * q depends on q). A set contains only inputs, params and tensors that are read to
- * compute the node. with_grad depends on what its first operand depends on.
+ * Sets are conservative: inputs that are not in the set of a node never change the node's value, while inputs in the
+ * set may have no effect (0 * q depends on q). A set contains only inputs, params and tensors that are read to compute
+ * the node. The operation with_grad depends on what its first operand depends on.
  */
 #ifndef FXA_LOWER_DEPEND_H
 #define FXA_LOWER_DEPEND_H
@@ -26,18 +26,18 @@ typedef struct fxa__depend {
  * false. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 
-/* How often the value of a node changes, from never to once per pair. Lengths and the number of heads belong to a batch
- * entry. Every rate from BATCH on may depend on b too: values of rate KEY can differ between batch entries. */
+/* How often the value of a node changes, from never to once per pair of a row and a key. Nodes of every rate from BATCH
+ * on may also depend on what nodes of rate BATCH depend on: values of rate KEY can differ between batch entries. */
 typedef enum fxa__rate {
     FXA__RATE_CONST,    /* depends on nothing */
     FXA__RATE_RUN,      /* depends on params or on tensor elements at constant indices */
     FXA__RATE_BATCH,    /* depends on b, lengths or the number of heads */
     FXA__RATE_HEAD,     /* depends on h */
-    FXA__RATE_ROW,      /* depends on q or q_row, perhaps on h */
-    FXA__RATE_KEY,      /* depends on k or k_row */
-    FXA__RATE_HEAD_KEY, /* depends on h, and on k or k_row */
-    FXA__RATE_DIAGONAL, /* depends on q - k, perhaps on h */
-    FXA__RATE_PAIR,     /* depends on row and key */
+    FXA__RATE_ROW,      /* depends on q or q_row, and may depend on h */
+    FXA__RATE_KEY,      /* depends on k or k_row, not on h */
+    FXA__RATE_HEAD_KEY, /* depends on k or k_row, and on h */
+    FXA__RATE_DIAGONAL, /* depends on q - k, and may depend on h */
+    FXA__RATE_PAIR,     /* depends on row and key, not only through q - k */
     FXA__RATE_SCORE,    /* depends on score or dscore */
     FXA__RATES
 } fxa__rate;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes programs as C or CUDA text (emit.h). An operation is written as its row of ops.def spells it; the exceptions
- * are fused multiply-add, division by powers of two and small powers.
+ * Writes programs as C or CUDA text (emit.h). The table ops.def has the C expression of each operation. Exceptions,
+ * whose text this file defines: fused multiply-add, division by powers of two, squares and cubes.
  */
 #include "emit_load.h"
 
@@ -28,12 +28,12 @@ static const char *const emit_dtypes[] = {
 typedef struct emit_dialect {
     const char *suffix;         /* suffix of <math.h> functions and of float literals */
     const char *hoisted_prefix; /* prefix of hoisted variables */
-    const char *args;           /* text before a member of the arguments `a`: "a->" or "a." */
+    const char *args;           /* how the text accesses members of the argument struct `a`: "a->" or "a." */
     const char *fused;          /* function for x * y + z with one rounding; NULL = products are not fused */
     const char *unfused[3];     /* functions for +, -, * that the compiler never fuses; NULL = the operators */
-    const char *tanh;           /* function for tanh; NULL = <math.h> */
-    const char *trig_prefix;    /* prefix of sin, cos and tan; NULL = <math.h> */
-    const char *small_powers;   /* function for products in squares and cubes; NULL = pow of <math.h> */
+    const char *tanh;           /* name of the function tanh; NULL = that of <math.h> */
+    const char *trig_prefix;    /* prefix of the functions sin, cos and tan; NULL = those of <math.h> */
+    const char *small_powers;   /* multiplies, for x * x and x * x * x; NULL = calls of pow, like other powers */
 } emit_dialect;
 
 static const emit_dialect emit_dialects[FXA__DIALECTS] = {
@@ -84,8 +84,8 @@ static void emit_int(int32_t x, fxa__writer *w) {
 /* Returns the C type of a node's variable. */
 static const char *emit_type(const fxa__node *n) { return n->type == FXA_FLOAT ? "real" : "int"; }
 
-/* Returns true if a node has a statement of its own. Nodes without one are written in place as operands: constants,
- * params, and nodes of level RUN for which the caller has given a text (e->given). */
+/* Returns true if a node has a statement of its own. Constants, params, and nodes of level RUN (computed once per run)
+ * for which the caller has given a text (e->given) have no statement: they are written in place as operands. */
 bool fxa__emit_has_statement(const fxa__emit *e, int32_t node) {
     const fxa__node *n = &e->p->nodes[node];
     return n->op != FXA_OP_CONST && n->op != FXA_OP_PARAM && !(e->given[node] && e->level[node] == FXA__EMIT_RUN);
@@ -222,7 +222,7 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    /* type of operand 0; for select, whose operand 0 is the condition, of operand 1 */
+    /* type of operand 0, except for select: its operand 0 is the condition, so the type of operand 1 */
     uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type;
     const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = fxa__emit_product(e, node);
@@ -242,8 +242,8 @@ static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     fxa__write_format(w, ")");
 }
 
-/* Returns true if the node is a load of i64. Such a load has a second variable, w<node>, with all 64 bits, which == and
- * != compare. */
+/* Returns true if the node is a load of i64. Such a load has two variables: v<node>, saturated to 32 bits, and w<node>,
+ * all 64 bits, for == and !=. */
 static bool emit_is_i64_load(const fxa__emit *e, const fxa__node *n) {
     return n->op == FXA_OP_LOAD && e->p->tensors[n->imm].dtype == FXA_I64;
 }

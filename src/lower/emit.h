@@ -6,13 +6,19 @@
  * fxa__program_eval (tests/lower/test_emit.c).
  *
  * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
- * the caller declares the node's variable (fxa__lower_emit_hoisted) in a scope that both levels see. Other nodes are
- * local constants of their level's statements. Constants and params have no statement; their text is the value.
+ * the caller declares the node's variable (fxa__lower_emit_hoisted) outside the loops of both the node and its readers.
+ * Other nodes are local constants of their level's statements. Constants and params have no statement; their text is
+ * the value.
  *
- * The text of a level reads the hoisted variables of outer levels, the arguments `a` (f[], i[] and tensor[], whose
- * members are data, size[] and stride[]), and by name the inputs of that level and of the levels outside it:
+ * The text of a level reads the hoisted variables of outer levels and the members of the argument struct `a`: f[], i[]
+ * and tensor[], whose elements have data, size[] and stride[]. It also reads, by name, the inputs of its own level and
+ * of the levels outside it:
  *
- *   RUN   none    HEAD  b, h, q_len, k_len, heads    ROW  q    KEY  k    PAIR  score, dscore
+ *   RUN   none
+ *   HEAD  b, h, q_len, k_len, heads
+ *   ROW   q
+ *   KEY   k
+ *   PAIR  score, dscore
  *
  * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, the 32-bit ints of the texts
  * are compared.
@@ -51,8 +57,8 @@ typedef struct fxa__emit {
     const char **given;   /* text that replaces the expression of the node's operation; NULL = none */
     uint8_t *nonnegative; /* 1 = the node is an int and never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    /* loads: where the load's base address for the current head (emit_load.c) is computed: 0 = nowhere, 1 = in a text
-     * that is emitted separately, 2 = in this text */
+    /* loads: 0 = the load has no base address per head (emit_load.c), 1 = a text that is emitted separately computes
+     * the base address, 2 = this text computes it */
     uint8_t *base;
     uint8_t *in_bounds; /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
@@ -70,12 +76,12 @@ void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 void fxa__lower_emit_hoisted(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Writes the statements of a level that the outputs of `kinds` need. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
-/* Returns the estimated compile-time cost per pair of the statements for outputs of `kinds` (WEIGHT rows of ops.def).
- * Statements of levels ROW and KEY are shared by `pairs` pairs, so each counts 1 / pairs. */
+/* Returns the estimated compile time of the statements that the outputs of `kinds` need, per pair of a row and a key,
+ * in the unit of WEIGHT of ops.def. Code for `pairs` pairs shares a statement of level ROW or KEY, so this statement
+ * counts 1 / pairs. Statements of levels RUN and HEAD do not count. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
-/* Writes the statements of level HEAD that compute the base addresses of loads, for the loads whose base address this
- * text computes (fxa__emit.base is 2). fxa__lower_emit_hoisted of level HEAD declares the variables of these
- * addresses. */
+/* Writes the statements of level HEAD that compute base addresses: one per load whose fxa__emit.base is 2.
+ * fxa__lower_emit_hoisted of level HEAD declares the variables of these addresses. */
 void fxa__lower_emit_bases(const fxa__emit *e, fxa__writer *w);
 /* Returns true if the load's address can be split into a base address per head and an offset that is bounds-checked per
  * load (emit_load.c): some index varies with the row or key, and not all indices are proven in bounds. */
@@ -83,9 +89,10 @@ bool fxa__lower_emit_can_use_base(const fxa__emit *e, int32_t node);
 /* Writes the value of a node as an operand: a variable, a literal or a param. If the node has a statement, the
  * statement must have been written before. */
 void fxa__lower_emit_value(const fxa__emit *e, int32_t node, fxa__writer *w);
-/* Returns the prefix of members of the arguments: "a->" or "a.". */
+/* Returns how the text accesses members of the argument struct `a`: "a->" or "a.". */
 const char *fxa__lower_emit_args(fxa__dialect dialect);
-/* Returns the index of a param in f[] or i[]; params of each type are numbered in the order of declaration. */
+/* Returns the index of a param in the argument array of its type, a.f[] or a.i[]: the number of params of this type
+ * that are declared before it. */
 int32_t fxa__lower_emit_param(const fxa_program *p, int32_t param);
 
 #endif

@@ -2,12 +2,12 @@
  *
  * The text of loads; see emit.h. A load of an index out of bounds gives 0. Three forms of text:
  *
- *   checked    every index is checked where the load is; the element is read under a branch
- *   based      indices that vary with neither row nor key are checked once per head, which gives a base address d<node>
- *              and n<node>, the size of the first axis that is checked per load (1 if none, 0 if nothing is in bounds);
- *              the other indices are checked per load without a branch: out of bounds, the element at the base is read
- *              and replaced by 0
- *   in bounds  all indices are proven in bounds: no check
+ *   checked    Every index is checked where the load is; the element is read under a branch.
+ *   based      Indices that vary with neither row nor key are checked once per head, which gives a base address
+ *              d<node>. The other indices are checked per load without a branch: out of bounds, the element at the base
+ *              address is read and replaced by 0. n<node> is 0 if a check per head failed, else the size of the first
+ *              axis whose index is checked per load, or 1 if there is no such axis.
+ *   in bounds  All indices are proven in bounds: no check.
  */
 #include "emit_load.h"
 
@@ -64,16 +64,17 @@ static void emitload_stride(const fxa__emit *e, int32_t node, int d, fxa__writer
 
 /* ---- Base addresses ---------------------------------------------------------------------------------------------- */
 
-/* Returns the first axis of a load whose index varies and is checked; the emitted variable n<node> holds the size of
- * this axis. */
+/* Returns the first axis of a load whose index varies with the row or the key and is not proven in bounds. The emitted
+ * variable n<node> holds the size of this axis. */
 static int emitload_first(const fxa__emit *e, int32_t node) {
     int d = 0;
     while (!emitload_varies(e, e->p->nodes[node].arg[d]) || emitload_in_bounds(e, node, d)) d++;
     return d;
 }
 
-/* Writes the statements that set d<node>, the base address of a load for the current head, and n<node>, the size of the
- * load's first axis whose index is checked per load. */
+/* Writes the statements that set d<node>, the base address of a load for the current head, and n<node>, which is 0 if
+ * an index is out of bounds for the entire head, else the size of axis emitload_first, or 1 if no axis is checked per
+ * load. */
 static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];
@@ -162,7 +163,7 @@ static void emitload_address_in_bounds(const fxa__emit *e, int32_t node, fxa__wr
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
     FXA__ASSERT(n->op == FXA_OP_LOAD && n->imm < e->p->n_tensors);
-    FXA__ASSERT(!n->half); /* the generated text reads an i64 element in one load, not as halves */
+    FXA__ASSERT(!n->half); /* no text is emitted for programs with 32-bit halves of i64 (i64_halves.h) */
     if (e->base[node]) {
         emitload_address_based(e, node, w);
     } else if (emitload_is_in_bounds(e, node)) {

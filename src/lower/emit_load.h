@@ -11,8 +11,8 @@
  * bounds. i<node> is left out if all indices are proven in bounds. */
 void fxa__emit_address(const fxa__emit *e, int32_t node, fxa__writer *w);
 /* Writes the expression that reads the element at the address of fxa__emit_address; the value of the expression is 0
- * out of bounds. get: suffix of the function fxa__get_ or fxa__take_ of program_ops.h, the name of a dtype or
- * "whole". */
+ * out of bounds. The text calls fxa__get_<get> or fxa__take_<get> of program_ops.h; `get` is the name of a dtype, or
+ * "whole" for all 64 bits of an i64. */
 void fxa__emit_element(const fxa__emit *e, int32_t node, const char *get, fxa__writer *w);
 
 /* Returns true if a node has a statement and a variable v<node>; false if the node is written in place as an

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimates the compile time of emitted text from the WEIGHT rows of ops.def; see emit.h.
+ * Estimates the compile time of emitted text (emit.h) from the weights of operations, rows WEIGHT of ops.def.
  */
 #include "emit_load.h"
 
@@ -14,7 +14,7 @@ static const struct {
 /* clang-format on */
 
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs) {
-    int32_t total = 0; /* weight of the statements, multiplied by `pairs` */
+    int32_t total = 0; /* cost of the code for `pairs` pairs of a row and a key */
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         const fxa__node *n = &e->p->nodes[i];
         if (e->level[i] < FXA__EMIT_ROW || !(e->used[i] & kinds) || !fxa__emit_has_statement(e, i)) continue;

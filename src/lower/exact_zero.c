@@ -7,13 +7,13 @@
 #include <float.h>
 #include <math.h>
 
-/* Returns true for a constant that is finite in f32 as well, the narrowest type in which programs are computed. */
+/* Returns true for a constant that is finite in f64 and in f32, the types in which engines compute programs. */
 static bool zero_is_finite(const fxa_program *p, int32_t node) {
     return p->nodes[node].op == FXA_OP_CONST && fabs(p->nodes[node].f) <= (double)FLT_MAX;
 }
 
-/* Returns true if the float node n is proven 0 wherever dscore is 0. zero[] has this property of the operands. A
- * product with a factor that may be infinite or NaN is not proven 0, except by mulz and divz. */
+/* Returns true if the float node n is proven 0 wherever dscore is 0. zero[i] is true if node i, an operand of n, is
+ * proven so. A product with a factor that may be infinite or NaN is not proven 0, except by mulz and divz. */
 static bool zero_of(const fxa_program *p, const fxa__node *n, const bool *zero) {
     bool x = n->n_args > 0 && zero[n->arg[0]], y = n->n_args > 1 && zero[n->arg[1]];
     switch (n->op) {
@@ -39,7 +39,8 @@ void fxa__lower_exact_zero(const fxa_program *p, bool *zero) {
     for (int32_t i = 0; i < p->n_nodes; i++) zero[i] = p->nodes[i].type == FXA_FLOAT && zero_of(p, &p->nodes[i], zero);
 }
 
-/* Effect of the sign of a zero operand on a node: none, only on the sign of a zero result, or on the value. */
+/* What the sign of a zero operand changes in a node's result: nothing (IGNORED), only the sign of a result that is zero
+ * (PASSED_ON), or more (OBSERVED). */
 typedef enum zero_sign_use { ZERO_IGNORED, ZERO_PASSED_ON, ZERO_OBSERVED } zero_sign_use;
 
 /* Returns the effect that the sign of operand k has on node n when the operand is 0 or -0. */

@@ -18,8 +18,8 @@
  * the other inputs, params and tensors, NaN and infinities included. */
 void fxa__lower_exact_zero(const fxa_program *p, bool *zero);
 
-/* Writes signs[n_nodes]: false = the node may give 0 in place of -0, or -0 in place of 0, without a change to any
- * output except the sign of a zero output. */
+/* Writes signs[n_nodes]: true = the sign matters when the value of the node is 0 or -0. false = a wrong sign of such a
+ * zero changes no output, except the sign of an output that is zero. */
 void fxa__lower_zero_signs(const fxa_program *p, bool *signs);
 
 #endif

@@ -13,18 +13,20 @@
 
 #include "depend.h"
 
+/* Which pairs of a row and a key add to the same element of a gradient, and how their values are summed. */
 typedef enum fxa__grad_kind {
     FXA__GRAD_ONE,      /* one element for all pairs; always the class of params */
-    FXA__GRAD_HEAD,     /* an element per b, h or (b, h): sums over all rows and keys */
-    FXA__GRAD_ROW,      /* an element per row (q or q_row), perhaps b, h: row sums, computed together with dQ */
-    FXA__GRAD_KEY,      /* an element per key (k or k_row), perhaps b, h: column sums, computed with dK and dV */
-    FXA__GRAD_DENSE,    /* an element per pair: indices include q or q_row, and k or k_row */
-    FXA__GRAD_DIAGONAL, /* an element per q - k: sums along diagonals */
+    FXA__GRAD_HEAD,     /* one element per b, h or (b, h): sums over all rows and keys */
+    FXA__GRAD_ROW,      /* the element depends on q or q_row, may depend on b, h: row sums, computed with dQ */
+    FXA__GRAD_KEY,      /* the element depends on k or k_row, may depend on b, h: column sums, computed with dK, dV */
+    FXA__GRAD_DENSE,    /* one element per pair: one index is q or q_row, another index is k or k_row */
+    FXA__GRAD_DIAGONAL, /* one element per q - k: sums along diagonals */
     FXA__GRAD_SCATTER,  /* any other case, for example an index that depends on the score */
     FXA__GRAD_KINDS
 } fxa__grad_kind;
 
-typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
+/* How one gradient is summed. The members index, value and separators are sets of inputs: bit i is fxa_input i. */
+typedef struct fxa__grad {
     fxa__grad_kind kind;
     /* inputs that decide which element of the gradient is added to; the gradient is summed over all other inputs */
     uint32_t index;
@@ -34,17 +36,17 @@ typedef struct fxa__grad { /* sets of inputs: bit i is fxa_input i */
     uint32_t separators;
 } fxa__grad;
 
-/* Classifies output number `output` of a DERIVATIVE program, a DPARAM or DLOAD. sets: the result of fxa__lower_depend
- * with `forms` not NULL. */
+/* Classifies output number `output` of a DERIVATIVE program. The output must be the gradient of a param or of a load
+ * (DPARAM or DLOAD). sets: the result of fxa__lower_depend with `forms` not NULL. */
 fxa__grad fxa__lower_grad(const fxa_program *d, int32_t output, const fxa__depend *sets);
 const char *fxa__lower_grad_name(fxa__grad_kind kind); /* "one", "head", ... */
 
-/* Returns the inputs that separate elements: pairs which differ in one of these inputs never add to the same element of
- * the tensor's gradient, in any statement. The set is empty for t[q, k] + t[k, q], because two pairs share an element
- * through different loads. Returns all bits if no statement adds to the tensor. */
+/* Returns the set of inputs that separate elements: two (q, k) pairs that differ in one of these inputs never add to
+ * the same element of the tensor's gradient, in any statements. The set is empty for t[q, k] + t[k, q], because the
+ * pairs (1, 2) and (2, 1) add to the same elements. Returns all bits if no statement adds to the gradient. */
 uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor);
-/* Returns true if exactly one `grad` statement of d adds to the tensor's gradient, and each index of this statement is
- * an input by itself, no input twice. *inputs is then the set of these inputs: pairs that differ in one of these inputs
+/* Returns true if exactly one `grad` statement of d adds to the tensor's gradient, and the indices of this statement
+ * are different inputs, as in t[b, q]. *inputs is then the set of these inputs: (q, k) pairs that differ in one of them
  * add to different elements. */
 bool fxa__lower_grad_is_injective(const fxa_program *d, int32_t tensor, uint32_t *inputs);
 

@@ -11,9 +11,9 @@
 #include "../program/program.h"
 
 /* Result of fxa__lower_i64_halves. If p has no 64-bit comparison, `program` is p. Otherwise `program` is `own`, a new
- * program with p's declarations and outputs. Its nodes are in topological order but may include equal and unused nodes;
- * a load of one half has fxa__node.half 1 or 2, for the first or second 32 bits in memory. `own` has no hash and must
- * not be retained, printed or evaluated. */
+ * program with p's declarations and outputs. The nodes of `own` are in topological order but may include equal and
+ * unused nodes. fxa__node.half is 1 for a load of the first 32 bits of an element in memory, 2 for the second 32 bits.
+ * `own` has no hash, and must not be retained, printed or evaluated. */
 typedef struct fxa__i64_halves {
     const fxa_program *program; /* the program to lower: &own, or the program passed in if it needs no rewrite */
     fxa_program own;

@@ -23,8 +23,8 @@ static const char *const interval_rules[4][FXA_OP_COUNT] = {
     [FXA_BOOL] = {FXA__BOOL_RULES(INTERVAL_BOOL)},
 };
 
-/* Bits of fxa__interval_text.order. LOADS: the node depends on a load. CONJUNCT: the mask is a conjunction, and the
- * node is one of its operands. */
+/* Bits of fxa__interval_text.order. INTERVAL_LOADS: the node depends on a load. INTERVAL_CONJUNCT: the node must be
+ * true for the mask to be true, because it is the mask or an operand of a conjunction (`and`) that must be true. */
 enum { INTERVAL_LOADS = 1, INTERVAL_CONJUNCT = 2 };
 
 /* Returns true if the node varies over a tile, because the node depends on q or k. */
@@ -40,8 +40,8 @@ static const char *interval_family(const fxa__interval_text *v, int32_t node) {
 /* Largest coefficient for which the sum of FXA_INPUT_COUNT terms cannot overflow 64 bits. */
 enum { INTERVAL_MAX_COEF = 1 << 24 };
 
-/* Returns true if the node is an int without a non-affine part whose bounds can be computed in 64 bits. If these bounds
- * fit 32 bits, they also bound the value of the node. */
+/* Returns true if the node is an int, is affine, and the bounds of its affine form can be computed in 64 bits. If these
+ * bounds fit 32 bits, they also bound the value of the node. */
 static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     const fxa__linear *f = &v->forms[node];
     if (v->emit.p->nodes[node].type != FXA_INT || f->nonaffine) return false;
@@ -50,8 +50,8 @@ static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     return true;
 }
 
-/* Writes the lower or upper (`largest`) bound of an affine form over a tile: the form with q0 or q1 for q and k0 or k1
- * for k, chosen by the signs of the coefficients. */
+/* Writes the lower bound, or with `largest` the upper bound, of an affine form over a tile. The text is the form with q
+ * replaced by an end of the tile (q0 or q1) and k likewise (k0 or k1), by the signs of the coefficients. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {
@@ -83,9 +83,9 @@ static bool interval_has_difference(const fxa__interval_text *v, const fxa__node
     return (x->coef[FXA_INPUT_Q] && y->coef[FXA_INPUT_Q]) || (x->coef[FXA_INPUT_K] && y->coef[FXA_INPUT_K]);
 }
 
-/* Writes a comparison of two affine ints as a comparison of their difference: x < y becomes x - y < 0 with the
- * constants on the right side. The text is "<neither x nor y wraps> ? <comparison> : "; interval_operation writes the
- * expression after the colon. */
+/* Writes a comparison of two affine ints x and y as a comparison of their difference: x < y becomes x - y < 0, with the
+ * constants moved to the right side. This holds only if neither x nor y wraps, so the text is
+ * "<neither x nor y wraps> ? <comparison of the difference> : ", and interval_operation writes what follows. */
 static void interval_difference(const fxa__interval_text *v, const fxa__node *n, fxa__writer *w) {
     const fxa__linear *x = &v->forms[n->arg[0]], *y = &v->forms[n->arg[1]];
     fxa__linear difference = fxa__linear_sum(x, 1, y, -1);
@@ -198,8 +198,8 @@ static int8_t interval_find_table(fxa__interval_text *v, const fxa__node *n) {
     return (int8_t)v->n_tables++;
 }
 
-/* Writes r<node>, the row that a load reads of its {min, max} table, and i<node>, 1 if the load's indices of all axes
- * but the table's axis are in bounds, else 0. */
+/* Writes two variables of a load that has a {min, max} table: r<node>, the row of the table that the load reads, and
+ * i<node>, 1 if the indices of all axes except the table's axis are in bounds, else 0. */
 static void interval_row(const fxa__interval_text *v, int32_t node, fxa__writer *w) {
     const fxa__node *n = &v->emit.p->nodes[node];
     FXA__ASSERT(v->table[node] >= 0 && v->table[node] < v->n_tables && v->tables[v->table[node]].tensor == n->imm);
@@ -285,8 +285,8 @@ void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w) {
     fxa__write_format(w, ";\n    return all.lo ? TILE_FULL : all.hi ? TILE_PARTIAL : TILE_EMPTY;\n");
 }
 
-/* Marks every varying node that the mask depends on as used: each has a statement in the generated text, even a product
- * that emit.c would fuse into a sum. */
+/* Marks as used every node that varies over a tile and that the mask depends on. Each of these nodes has a statement in
+ * the generated text, even a product that emit.c would fuse into a sum. */
 static void interval_mark(fxa__interval_text *v) {
     for (int32_t i = v->mask; i >= 0; i--) {
         const fxa__node *n = &v->emit.p->nodes[i];

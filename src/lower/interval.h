@@ -11,7 +11,7 @@
  *   - an int that is affine in the inputs: from the bounds of the affine form, in 64 bits
  *   - a comparison of two such ints: from the bounds of their difference
  *   - a load of ints or bools with one index that varies: from a table with the {min, max} of each block of 64 elements
- *   - any other load that varies: unbounded
+ *   - any other load, and the score: unbounded; 0 to 1 for bools
  *   - any other node: from the intervals of its operands
  */
 #ifndef FXA_LOWER_INTERVAL_H
@@ -21,32 +21,33 @@
 
 enum { FXA__INTERVAL_TABLES = 16 };
 
-/* Identifies a table: the {min, max} of each block of elements along `axis` of tensor number `tensor`, with one row per
- * position of all other axes. */
+/* Identifies a {min, max} table of tensor number `tensor`. The table has a row for each combination of indices of the
+ * other axes; a row has the minimum and maximum of each block of elements along `axis`. */
 typedef struct fxa__interval_table {
     int32_t tensor, axis;
 } fxa__interval_table;
 
 typedef struct fxa__interval_text {
-    fxa__emit emit; /* generator of the mask's text: no node is hoisted, and emit.given has the texts of intervals */
-    int32_t mask;   /* node of the mask output */
+    /* generator of the mask's text; no node is hoisted, and a text in emit.given is the expression of an interval */
+    fxa__emit emit;
+    int32_t mask;       /* node of the mask output */
     fxa__linear *forms; /* [nodes] affine forms */
     int8_t *table;      /* [nodes] index in `tables` of the {min, max} table that a load reads; -1 = none */
-    uint8_t *order;     /* [nodes] bits INTERVAL_LOADS and INTERVAL_CONJUNCT (interval.c) */
+    uint8_t *order;     /* [nodes] order of statements: bits INTERVAL_LOADS, INTERVAL_CONJUNCT (interval.c) */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
-    int32_t n_tables; /* number of tables; further loads, for which `tables` has no space, are unbounded */
+    int32_t n_tables; /* number of tables; once `tables` is full, the intervals of further loads are unbounded */
 } fxa__interval_text;
 
-/* Prepares the generated text for the mask of a SCORE or FUSED program, which must outlive *out. Returns false if
- * memory ran out. The caller closes *out in either case. */
+/* Prepares the generated text for the mask of p, a SCORE or FUSED program. p must outlive *out. Returns false if memory
+ * ran out. The caller closes *out in either case. */
 bool fxa__lower_interval_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, fxa__interval_text *out);
 void fxa__lower_interval_close(fxa__interval_text *v);
 
 /* Writes the body of a function that returns TILE_FULL, TILE_PARTIAL or TILE_EMPTY for the nonempty tile q0..q1 x
- * k0..k1 (bounds inclusive). The body reads b, h, q_len, k_len, heads and the arguments `a`, and calls
+ * k0..k1 (bounds inclusive). The body reads b, h, q_len, k_len, heads and the arguments `a`. It calls this function,
+ * which the caller defines as fxa__interval_load on row `row` of table `table`:
  *     fxa__interval load_range(a, table, row, size, index)
- * which the caller defines as fxa__interval_load on row `row` of table `table`. A table has one row per position of all
- * axes but the table's axis, in row-major order. */
+ * The rows of a table (fxa__interval_table) are in row-major order of the indices of the other axes. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w);
 
 /* Returns the number of ints of the {min, max} table of a tensor along `axis`. The tensor must not be empty. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fxa_program_dump: prints what the analyses of src/lower find for a program, as text. The printed program is the one
- * that engines run, with masks moved out of its score.
+ * that engines run: conditions under which the score is -inf have become a part of the mask.
  */
 #include "conjunct.h"
 #include "depend.h"
@@ -120,7 +120,7 @@ static void report_classes(report *r) {
 
 /* ---- Conjuncts --------------------------------------------------------------------------------------------------- */
 
-/* Prints `first`, the bound of `part` (NULL = none) and c as a sum, as in "q + w - 1". */
+/* Prints a sum of three terms, as in "q + w - 1": the text `first`, the bound of `part` (NULL = no bound), and c. */
 static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
     bool empty = *first == 0;
     fxa__write_format(&r->w, "%s", first);
@@ -214,7 +214,7 @@ fxa_status fxa_program_dump(const fxa_program *program, fxa_dump_kind what, char
     fxa_program *masked = NULL, *derivative = NULL;
     report r = {.w = {.host = program->host}};
     size_t size = 0;
-    /* The cast drops const, because fxa__program_extract_masks retains a program whose score contains no masks. */
+    /* The cast drops const: fxa__program_extract_masks increases the reference count if it returns `program` itself. */
     fxa_status status = fxa__program_extract_masks(program->host, (fxa_program *)(uintptr_t)program, &masked, err);
     if (status == FXA_OK) status = fxa_program_derivative(program, &derivative, err);
     if (status != FXA_OK) goto done;

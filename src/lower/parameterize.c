@@ -21,7 +21,7 @@
 typedef struct param_work {
     const fxa_program *p;
     uint8_t *kept;   /* [nodes] 1 = the constant stays a constant */
-    uint64_t *shape; /* [nodes] hash of the node's expression that ignores the values of replaceable constants */
+    uint64_t *shape; /* [nodes] hash of the node's expression without the values of replaceable constants */
     int32_t *number; /* [nodes] number of a constant that becomes a param; -1 = none */
     uint8_t *done;   /* [nodes] 1 = param_walk has finished the node */
     int32_t *stack;  /* [nodes] stack of param_walk */
@@ -63,7 +63,7 @@ static uint64_t param_mix(uint64_t hash, uint64_t x) {
 
 static bool param_is_commutative(const fxa__node *n) { return fxa__op_info_get(n->op)->flags & FXA__OP_COMM; }
 
-/* Fills w->shape with a hash of every node that ignores the values of constants that can become params. */
+/* Sets w->shape[i] to a hash of node i's expression without the values of the constants that can become params. */
 static void param_shapes(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) {
         const fxa__node *n = &w->p->nodes[i];
@@ -79,7 +79,8 @@ static void param_shapes(param_work *w) {
 
 /* ---- The walk ---------------------------------------------------------------------------------------------------- */
 
-/* Returns the first operand of n, in the order of shape hashes, that the walk has not finished; -1 if none. */
+/* Returns the first operand of n that param_walk has not finished; -1 if none. The operands of a commutative operation
+ * are taken in the order of their shape hashes. */
 static int32_t param_next(const param_work *w, const fxa__node *n) {
     bool turned = param_is_commutative(n) && w->shape[n->arg[0]] > w->shape[n->arg[1]];
     for (int j = 0; j < n->n_args; j++) {
@@ -89,8 +90,8 @@ static int32_t param_next(const param_work *w, const fxa__node *n) {
     return -1;
 }
 
-/* Numbers the constants below a node that become params, in post-order. A pushed node is neither done nor on the stack,
- * so the stack never exceeds the number of nodes. */
+/* Numbers the constants that become params in the expression of node `from`, in post-order. No node is on the stack
+ * twice, so the stack never has more elements than the program has nodes. */
 static void param_walk(param_work *w, int32_t from) {
     int32_t depth = 0;
     if (!w->done[from]) w->stack[depth++] = from;

@@ -33,7 +33,7 @@ fxa_status fxa__lower_parameterize(fxa__host *host, const fxa_program *p, fxa__p
 fxa_status fxa__lower_parameterize_except(fxa__host *host, const fxa_program *p, const uint8_t *kept,
                                           fxa__parameterized *out, fxa_error *err);
 /* Like fxa__lower_parameterize, but at most max_params constants become params. If the program has more constants,
- * those that its earlier outputs use come first. */
+ * the constants of its first outputs become params, and the others stay constants. */
 fxa_status fxa__lower_parameterize_at_most(fxa__host *host, const fxa_program *p, int32_t max_params,
                                            fxa__parameterized *out, fxa_error *err);
 /* Writes values[FXA_MAX_PARAMS], the values of the new program's params: those of the original params come from

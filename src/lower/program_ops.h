@@ -69,9 +69,9 @@ FXA__OPS_FN int fxa__sat32(long long x) {
     return x < lo ? lo : x > hi ? hi : (int)x;
 }
 /* Returns floor(x / |b|) and sets *rest to the remainder, for x <= 2^31; b == 0 counts as 1. Branch-free, since kernels
- * evaluate it for every pair while asynchronous products run. The only division is of a constant by b, which is usually
- * the same for many x, so the compiler can hoist it. With y = |b| and z = floor((2^32 - 1) / y), x * z / 2^32 is above
- * x / y - 1, so the estimate q is at most one too small. */
+ * call the function for every (row, key) pair while asynchronous matrix products run. The only division divides a
+ * constant by |b|. b is usually the same for many x, so the compiler can hoist the division. With y = |b| and
+ * z = floor((2^32 - 1) / y), x * z / 2^32 is above x / y - 1, so the estimate q is at most one too small. */
 FXA__OPS_FN unsigned fxa__divide(unsigned x, int b, unsigned *rest) {
     const unsigned y = b < 0 ? 0u - (unsigned)b : b == 0 ? 1u : (unsigned)b, z = 0xffffffffu / y;
     const unsigned q = (unsigned)((unsigned long long)x * z >> 32), r = x - q * y;
@@ -206,8 +206,8 @@ FXA__OPS_FN int fxa__get_bool(const void *data, long long at) { return fxa__read
 /* Returns 1 if 0 <= index < size, else 0. */
 FXA__OPS_FN int fxa__inside(int size, int index) { return (unsigned)index < (unsigned)size; }
 
-/* A readable element. A load whose address is computed once per head (emit_load.c) points to it for heads without an
- * element in bounds. */
+/* An element that can always be read. For some loads, emit_load.c computes an address once per head; if the indices are
+ * out of bounds for a head, the address is that of fxa__nothing. */
 #ifdef __CUDACC__
 static __device__ const long long fxa__nothing = 0;
 #else

@@ -69,8 +69,8 @@ static void disk_write_problem(fxa__analysis *a, fxa__writer *w) {
     fxa__write_u64(w, p->in.max_workspace);
 }
 
-/* Computes the key of the file for the code of an analysis: a hash of library version, engine and problem. Returns
- * false if memory runs out. */
+/* Computes the key of the file for the code of the problem that `a` analyzes: a hash of library version, engine and
+ * problem. Returns false if memory runs out. */
 static bool disk_key(const fxa__instance *instance, fxa__analysis *a, uint8_t key[16]) {
     fxa__writer w = {.host = instance->host};
     disk_write_head(instance, &w);
@@ -159,8 +159,8 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key of the file for the code of an analysis. Returns false if there is no disk cache, if the engine
- * cannot save and load code, or if memory runs out. */
+/* Computes the key of the file for the code of the problem that `a` analyzes. Returns false if there is no disk cache,
+ * if the engine cannot save and load code, or if memory runs out. */
 static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, fxa__analysis *a, uint8_t key[16]) {
     return disk->folder && a->engine->save && a->engine->load && disk_key(instance, a, key);
 }

@@ -28,11 +28,11 @@ fxa_status fxa__disk_init(fxa__disk *disk, fxa__host *host, const char *folder, 
 /* Releases the memory of the cache. The files in the folder are not removed. */
 void fxa__disk_end(fxa__disk *disk);
 
-/* Sets *out to the compiled code of an analysis of the instance: loads the code from the folder, or else compiles it
+/* Sets *out to the compiled code for the problem that `a` analyzes: loads the code from the folder, or else compiles it
  * and writes it to the folder. */
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a, fxa__code **out, fxa_error *err);
-/* Returns the compiled code of an analysis of the instance from the folder, or NULL if the folder does not have it.
- * Never compiles, and does not count a NULL result as a miss. */
+/* Loads the compiled code for the problem that `a` analyzes. Returns NULL if the folder does not have the code. Never
+ * compiles, and does not count a NULL result as a miss. */
 fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a);
 
 #endif

@@ -33,8 +33,8 @@ static bool folder_is_ours(const struct stat *s) {
     return (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-/* Opens the folder. Returns a descriptor; -1 if the folder is missing, or if a user other than this one and root may
- * write it. */
+/* Opens the folder. Returns a descriptor; -1 if the folder is missing, or if a user other than root and the user of
+ * this process may write it. */
 static int folder_open(const char *folder) {
     struct stat s;
     int at = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

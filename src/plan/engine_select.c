@@ -127,7 +127,7 @@ static fxa_status select_best_engine(fxa_context *ctx, const fxa__problem *p, ui
     reasons->at = 0;
     reasons->text[0] = '\0';
     reasons->is_wrong = false;
-    /* if the first engine that supports p has no estimate of its cost, it is selected */
+    /* The loop ends at once if the first engine that supports p has no estimate (cost < 0): this engine is selected. */
     for (size_t i = 0; i < SELECT_ENGINES && fxa__engine_at(i) && out->cost >= 0; i++) {
         select_choice next;
         if (fxa__engine_at(i)->device != p->in.device) continue;

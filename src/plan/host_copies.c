@@ -170,7 +170,8 @@ static fxa_status copies_send(host_copies *s, fxa_error *err) {
 /* Waits for the run, then copies the written ranges from the device to the host buffers. */
 static fxa_status copies_receive(host_copies *s, fxa_error *err) {
     const fxa__memory *memory = copies_memory(s);
-    FXA_TRY(memory->wait(copies_self(s), s->args.stream, err)); /* returns an error of the run before any copy */
+    /* If the run failed, returns the error here, before anything is copied. */
+    FXA_TRY(memory->wait(copies_self(s), s->args.stream, err));
     FXA_TRY(copies_zones(s, true, err));
     for (size_t i = 0; i < s->n; i++) {
         const copies_range *x = &s->range[i];

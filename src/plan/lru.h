@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A hash table whose entries are also linked in the order of their last use, for the caches of a context. A node is a
- * member of the owner's entry, so no function here allocates memory or fails. Keys are hashes of 16 bytes, the first
- * two of which select the bucket. A node is in the table from insert to remove. It enters the order of last use at its
- * first touch: a node that was never touched (a plan that is being built) is never the oldest one. The caller locks the
- * table.
+ * member of a struct that the caller allocates, so no function here allocates memory or fails. Keys are hashes of 16
+ * bytes, the first two of which select the bucket. A node is in the table from insert to remove. The node enters the
+ * order of last use at its first touch: a node that was never touched (a plan that is being built) is never the oldest
+ * one. The caller locks the table.
  */
 #ifndef FXA_PLAN_LRU_H
 #define FXA_PLAN_LRU_H

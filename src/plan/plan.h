@@ -41,7 +41,7 @@ typedef struct fxa__cache {
     fxa__lock lock;
     fxa__lru lru;
     uint64_t hits, misses, builds, evictions;
-    uint64_t bytes; /* total size of the READY code in the table */
+    uint64_t bytes; /* total size of the finished code in the cache */
     uint64_t max_plans, max_bytes;
 } fxa__cache;
 
@@ -94,8 +94,8 @@ fxa_status fxa__support_cache_init(fxa__support_cache *support, fxa__host *host,
 void fxa__support_cache_end(fxa__support_cache *support);
 /* Removes all support results from the cache. */
 void fxa__support_cache_drop(fxa__support_cache *support);
-/* Sets *out to the engine's support result for the problem of an analysis of the instance, which may be a refusal. The
- * result comes from the support cache or from a query of the engine. The result of a query is cached if memory allows.
+/* Sets *out to the engine's support result for the problem that `a` analyzes. The result may be a refusal. The result
+ * comes from the support cache or from a query of the engine. The result of a query is cached if memory allows.
  * Fails only if the query itself fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                             fxa_error *err);
@@ -136,9 +136,9 @@ struct fxa_plan {
 /* Computes the plan key of p. `version` and `identity` are those of the engine, or those that plan bytes contain. */
 void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t version, const char *identity,
                         uint8_t key[16]);
-/* Computes the code key, under which the plan cache stores the code of an analysis of the instance. `section`: code
+/* Computes the code key, under which the plan cache stores the code of the problem that `a` analyzes. `section`: code
  * from plan bytes, or NULL. The bytes of `section` are hashed into the key, so code from plan bytes is never shared
- * with code that is compiled here. */
+ * with code that this process compiles. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 

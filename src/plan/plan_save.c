@@ -122,7 +122,7 @@ fxa_status fxa_plan_save(const fxa_plan *plan, void *out, size_t capacity, size_
     bytes_write_header(plan, &h, 0, &counter);
     h.size = (uint32_t)counter.size;
     bytes_write_header(plan, &h, counter.size + body.size, &whole);
-    FXA__ASSERT(whole.failed || whole.size == h.size); /* both headers have one length */
+    FXA__ASSERT(whole.failed || whole.size == h.size); /* the header has the measured length */
     fxa__write_bytes(&whole, body.data, body.size);
 
     fxa_status status = body.failed || whole.failed

@@ -32,7 +32,8 @@ static void request_add(fxa__request_key *key, bool *fits, const void *data, siz
         *fits = false;
         return;
     }
-    FXA__ASSERT(key->size % 8 == 0); /* the memset below clears the end of the last word */
+    FXA__ASSERT(key->size % 8 == 0);
+    /* The padding is in the last 8 bytes of the new data. */
     memset(key->data + key->size + padded - 8 * (padded > 0), 0, 8 * (padded > 0));
     if (size) memcpy(key->data + key->size, data, size);
     key->size += padded;
@@ -103,7 +104,8 @@ void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question,
     key->size = 0;
     if (fits) memcpy(&p, problem, size);
     const fxa_problem given = p;
-    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid(); /* device plans do not survive a fork */
+    /* Device plans do not survive a fork, so the key of a device request contains the process. */
+    uint64_t process = p.device == FXA_HOST ? 0 : (uint64_t)getpid();
     p.program = p.bprop = NULL;
     p.captures = p.bprop_captures = NULL;
     p.engine = p.target = NULL;

@@ -3,10 +3,12 @@
  * The request cache maps the exact bytes of a request to the plan or the support reports that an earlier equal request
  * returned. Checking and hashing a problem takes about 20 microseconds; a repeated request costs one comparison.
  *
- * The key of a request consists of the caller's fxa_problem, with the contents of its pointers (hash of a program,
- * captured tensors, names) in place of the pointers; or of plan bytes or problem bytes as they are. A hit requires that
- * all bytes of the two keys are equal. Only successful results are stored. A plan stays in the request cache only while
- * its code is in the plan cache, so the limits of the plan cache bound the request cache too.
+ * The key of a request is one of these:
+ *   - the caller's fxa_problem, with the contents of its pointers (hash of a program, captured tensors, names) in place
+ *     of the pointers
+ *   - the plan bytes or problem bytes that the request passes
+ * A hit requires that all bytes of the two keys are equal. Only successful results are stored. A plan stays in the
+ * request cache only while its code is in the plan cache, so the limits of the plan cache bound the request cache too.
  */
 #ifndef FXA_PLAN_REQUEST_CACHE_H
 #define FXA_PLAN_REQUEST_CACHE_H
@@ -38,7 +40,7 @@ typedef struct fxa__request_cache {
     fxa__host *host; /* no reference is held: the owner of the cache keeps the host alive */
     fxa__lock lock;
     fxa__lru lru;
-    uint64_t evictions; /* evictions of the plan cache until the last fxa__request_cache_sweep */
+    uint64_t evictions; /* how many entries the plan cache had evicted at the last fxa__request_cache_sweep */
 } fxa__request_cache;
 
 fxa_status fxa__request_cache_init(fxa__request_cache *requests, fxa__host *host, fxa_error *err);
@@ -53,8 +55,8 @@ void fxa__request_key_problem(fxa__request_key *key, fxa__request_kind question,
 void fxa__request_key_bytes(fxa__request_key *key, fxa__request_kind question, int64_t more, const void *bytes,
                             size_t size);
 
-/* Returns a new reference to the plan that is stored for the request; NULL if there is none. A returned plan counts as
- * a hit of the plan cache, and its code as the most recently used. */
+/* Returns a new reference to the plan that is stored for the request; NULL if there is none. Returning a plan counts as
+ * a hit of the plan cache and marks the plan's code there as the most recently used. */
 fxa_plan *fxa__request_cache_plan(fxa_context *ctx, const fxa__request_key *key);
 /* Removes plans whose code was evicted from the plan cache, so that the limits of the plan cache bound the plans of the
  * request cache too. */

@@ -19,16 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* State of one fxa_builder_finish. */
+/* State of one call of fxa_builder_finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* [n_outputs] outputs; values, params and tensors are numbered as in the builder */
+    fxa__output *outputs; /* [n_outputs] they refer to nodes, params and tensors by the indices of the builder */
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS]; /* sorted by name */
     /* [index of a param or tensor in the builder] its index in the program */
     int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS];
     int32_t *number; /* [value of the builder] number of the value's node in the program; -1 = the value is unused */
-    int32_t *stack;  /* path of the postorder walk */
+    int32_t *stack;  /* nodes on the path from an output to the current node of the postorder walk */
     int32_t n_numbered;
 } canon;
 

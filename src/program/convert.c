@@ -2,7 +2,7 @@
  *
  * Types of operations: which operands an operation accepts, how they are converted, and the type of the result. ops.def
  * names the rule (signature) of each operation. Conversions only widen (bool -> int -> float) and are cast nodes.
- * simplify.c folds the result.
+ * simplify.c simplifies every node that is built here.
  */
 #include "build.h"
 
@@ -71,7 +71,7 @@ static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_val
         result = to = convert_common(b, x + 1, n - 1, FXA_BOOL);
         break;
     case FXA__SIG_TOF: return FXA_FLOAT;
-    default: return FXA_INT; /* only FXA__SIG_TOI gets here, because fxa_builder_op refuses FXA__SIG_LEAF */
+    default: return FXA_INT; /* FXA__SIG_TOI: int(x); fxa_builder_op has refused the only other signature */
     }
     for (size_t i = first; i < n; i++) x[i] = fxa__builder_convert(b, x[i], to);
     return fxa__builder_failed(b) ? 0 : result;

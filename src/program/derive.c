@@ -7,9 +7,11 @@
  *     grad param += ...            gradient of each float param that the new score depends on
  *     grad tensor[index] += ...    gradient of each load of a float tensor that the new score depends on
  *
- * Invariants: adjoints are built only for nodes that depend on the score, a float param or a load of a float tensor; an
- * adjoint that is exactly 0 stays 0 (see derive_rules.c); the mask has no derivative; size and time are linear in the
- * program size.
+ * Invariants:
+ *   - Adjoints are built only for nodes that depend on the score, a float param or a load of a float tensor.
+ *   - If the adjoint of a node is exactly 0, the node adds 0 to the adjoints of its operands (see derive_rules.c).
+ *   - The mask has no derivative.
+ *   - Size and time are linear in the size of the program.
  */
 #include "derive.h"
 

@@ -4,9 +4,9 @@
  * ops.def, so a row whose rule is missing in this file does not compile.
  *
  * "Zero wins": if the adjoint is exactly 0, every rule gives 0, even if the local derivative is infinite or NaN. A rule
- * therefore multiplies the adjoint by mulz, divides the adjoint by divz, or selects; it uses plain * or / on an adjoint
- * only with a finite constant. A NaN in the operand that a select does not choose, or of a masked pair, thus reaches no
- * gradient.
+ * therefore multiplies the adjoint with mulz, divides it with divz, or selects between the adjoint and 0. Plain * or /
+ * is used on an adjoint only with a finite constant. Thus no gradient receives a NaN from an operand that a select does
+ * not choose, or from a query and key that the mask excludes.
  *
  * Where an operation is not differentiable: min and max split the gradient of a tie in halves, clamp passes the entire
  * gradient to x at its bounds, abs has derivative 0 at 0, and min, max, abs and clamp give NaN operands no gradient.
@@ -119,8 +119,8 @@ static void derive_rule_CLAMP(derive_step *s) {
     if (s->wanted[2]) s->out[2] = derive_if(s, derive_bin(s, FXA_OP_LT, hi, derive_bin(s, FXA_OP_MAX, x, lo)));
 }
 
-/* The derivative of a ** b by a is 0 at b = 0, because a ** 0 is 1 for every a. The derivative by b is set to 0 at a =
- * 0 and b >= 0, because 0 ** b is constant for b > 0. */
+/* The derivative of a ** b with respect to a is 0 where b is 0, because a ** 0 is 1 for every a. With respect to b it
+ * is 0 where a is 0 and b > 0, because 0 ** b is 0 there; where both are 0, the derivative is set to 0. */
 static void derive_rule_POW(derive_step *s) {
     fxa_value a = s->arg[0], b = s->arg[1], zero = derive_const(s, 0);
     if (s->wanted[0]) {

@@ -48,12 +48,12 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
     FXA__ASSERT(arity > 0 && row->floats);
     fxa__val a = x[0], b = arity > 1 ? x[1] : zero, c = arity > 2 ? x[2] : zero;
     if (type == FXA_FLOAT) {
-        /* operand 0 of a select is a bool; int and bool results are exact in f64 */
+        /* Operand 0 of a select is a bool also if the select is of floats, so its value is in a.i. */
         double r = row->floats(op == FXA_OP_SELECT ? (double)a.i : a.f, b.f, c.f);
         if (result_type == FXA_FLOAT)
             y.f = r;
         else
-            y.i = (int32_t)r;
+            y.i = (int32_t)r; /* exact: an int or bool result is a 32-bit integer in r */
         return y;
     }
     int32_t r = type == FXA_INT ? row->ints(a.i, b.i, c.i) : row->bools(a.i, b.i, c.i);
@@ -148,7 +148,7 @@ void fxa__program_eval(const fxa_program *p, const fxa__env *env, fxa__val *vals
     }
 }
 
-/* ---- The public call: one pair, everything checked --------------------------------------------------------------- */
+/* ---- The public call: one query and key, all arguments checked --------------------------------------------------- */
 
 static bool eval_is_int32(double x) { return x == trunc(x) && x >= INT32_MIN && x <= INT32_MAX; }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fxa_program_eval_bounds: all results of a program at one pair with error bounds from eval_error.c. The command
- * `fxattn check` compares engines and derivatives with these results.
+ * fxa_program_eval_bounds: all results of a program at one pair of query and key, with error bounds from eval_error.c.
+ * The command `fxattn check` compares engines and derivatives with these results.
  */
 #include "../base/float_state.h"
 #include "eval_error.h"

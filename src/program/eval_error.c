@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-#define REFERENCE_ULPS 2 /* error of f64 libm functions in ulps; glibc's manual states at most 2, for tanh */
+/* Maximum error of the C library's f64 functions in ulps. The largest in the manual of glibc is 2, that of tanh. */
+#define REFERENCE_ULPS 2
 
 fxa__arithmetic fxa__arithmetic_of(bool f64) {
     /* The reference evaluation is in f64 too, so an f64 engine may differ from it by twice the rounding error 2^-53. */
@@ -33,7 +34,8 @@ static bool error_floor_decided(double x, double step, double e) {
     return fabs(y) == INFINITY || y != y || (floor(y - e) == floor(y + e) && y - e != floor(y - e));
 }
 
-/* Returns the error of y = op(x) that an error e of x causes; INFINITY if x - e..x + e is not in the domain of op. */
+/* Returns the error of y = op(x) that an error e of x causes. At an end of op's domain: INFINITY if x - e..x + e
+ * crosses or almost touches the end; 0 if all of x - e..x + e is outside the domain, where y is NaN. */
 static double error_function(uint32_t op, double x, double y, double e) {
     switch (op) {
     case FXA_OP_SQRT: return e == 0 ? 0 : x < -e ? 0 : x <= 2 * e ? INFINITY : e / (2 * sqrt(x - e));
@@ -190,7 +192,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     double worst = 0;
     for (int i = 0; i < n->n_args; i++) worst = fmax(worst, error[n->arg[i]]);
     switch (n->op) {
-    case FXA_OP_INPUT: return 0; /* fxa__program_error sets the errors of score and dscore */
+    case FXA_OP_INPUT: return 0; /* ints are exact; fxa__program_error replaces the errors of score and dscore */
     case FXA_OP_CONST:
     case FXA_OP_PARAM:
     case FXA_OP_LOAD:
@@ -202,7 +204,7 @@ static double error_node(const fxa_program *p, const fxa__arithmetic *m, int32_t
     }
     if (p->nodes[n->arg[0]].type == FXA_FLOAT) return error_floats(p, m, at, vals, error);
     if (n->type != FXA_FLOAT) return error_bools(n, vals, error, worst);
-    /* the other operations are float(int) and float(bool) */
+    /* Only float(x) of an int or bool x gets here: the operand is no float and the result is a float. */
     return worst == INFINITY ? INFINITY : error_rounding(m, n->op, 0, vals[at].f);
 }
 

@@ -21,7 +21,7 @@ typedef struct fxa__arithmetic {
     double (*function)(uint32_t op, double x, double y);
 } fxa__arithmetic;
 
-/* Returns the arithmetic of f64 or f32, with the functions of function_ulps.h. */
+/* Returns the error bounds of f64 or f32 arithmetic, with function_ulps.h as the bounds of all functions. */
 fxa__arithmetic fxa__arithmetic_of(bool f64);
 
 /* Fills error[n_nodes] with bounds of the absolute error of every node (ints and bools: 0 or INFINITY). vals: the

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moves masks out of scores. `score = c ? x : -inf`, where c does not depend on the score, is rewritten as `score = x`
- * with `mask = c`; `score = -inf` as `mask = false`. Weights and gradients do not change. Engines use the rewritten
- * program because they skip masked tiles; hash and text of the user's program do not change.
+ * Moves masks out of scores, because engines skip tiles that the mask excludes. Three forms are rewritten:
  *
- * Nested selects are removed from the outermost to the innermost; either branch may be -inf.
+ *     score = c ? x : -inf    becomes  score = x, mask = c       if c does not depend on the score
+ *     score = c ? -inf : x    becomes  score = x, mask = !c      if c does not depend on the score
+ *     score = -inf            becomes  mask = false
+ *
+ * Nested selects are removed from the outermost to the innermost. Weights and gradients do not change. Engines use the
+ * rewritten program; hash and text of the user's program do not change.
  */
 #include "program.h"
 
@@ -21,8 +24,8 @@ int fxa__program_masked_branch(const fxa_program *p, int32_t node) {
     return extract_is_minus_inf(p, n->arg[2]) ? 1 : extract_is_minus_inf(p, n->arg[1]) ? 2 : 0;
 }
 
-/* Returns 1 or 2, the argument of select `node` that is the score of unmasked pairs, if the other argument is -inf and
- * the condition does not read the score; else 0. */
+/* If argument 1 or 2 of select `node` is -inf and the condition does not depend on the score, returns the number of the
+ * other argument; else 0. */
 static int extract_branch(const fxa_program *p, int32_t node, const uint16_t *reads) {
     int branch = fxa__program_masked_branch(p, node);
     return branch && !(reads[p->nodes[node].arg[0]] >> FXA_INPUT_SCORE & 1) ? branch : 0;

@@ -9,7 +9,7 @@
  * value that any engine computes: ref in f64, others in f32, some with fused or approximate instructions. Each rule
  * therefore widens its result by more than the error of any engine:
  *
- *   arithmetic          relative 2^-20, absolute 2^-120    f32 rounds to 2^-24; below 2^-126 it is subnormal
+ *   arithmetic          relative 2^-20, absolute 2^-120    f32: relative 2^-24, or absolute 2^-126 if flushed to 0
  *   exp, log, sqrt ...  relative 2^-9, absolute 2^-18      the least accurate GPU instruction has 2^-11
  *
  * Bounds beyond 2^126 become infinite, because f32 may overflow. A comparison is decided only if the widened intervals
@@ -357,8 +357,8 @@ FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     *row = *row * size + (inside ? i : 0);
     return inside;
 }
-/* Returns bounds of a load from a row of `size` elements; `pairs` has the {min, max} of each block of the row. A
- * negative index counts from the end of the row; a load out of bounds gives 0. */
+/* Returns bounds of a load from a tensor along the last axis, of `size` elements; `pairs`: {min, max} of each block of
+ * these elements. A negative index counts from the end of the axis; a load out of bounds gives 0. */
 FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, fxa__interval index) {
     const fxa__interval zero = fxa__interval_make(0, 0);
     fxa__interval out = fxa__interval_make(1, 0);
@@ -378,7 +378,7 @@ FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interva
     return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }
 
-/* ---- Functions of the rules: fxa__ints_ADD(a, b); operations with one operand ignore b --------------------------- */
+/* ---- One function per rule, such as fxa__ints_ADD(a, b); operations with one operand ignore b -------------------- */
 /* clang-format off */
 #define FXA__INT_RULE(ID, value)                                                                                       \
     FXA__RULE_FN fxa__interval fxa__ints_##ID(fxa__interval a, fxa__interval b) { (void)b; return value; }

@@ -6,8 +6,8 @@
  *     c ? score : -1e9        score + (c ? 0 : -1e9)        score - 1e9 * float(c)        score + (c ? 0 : -inf)
  *
  * Such a condition is not a mask: a row whose keys all have the large negative number attends to all of them, and -inf
- * added to +inf is NaN (docs/numerics.md). Engines therefore cannot skip tiles. The program gets properties, so that
- * the user can be warned. `c ? score : -inf` is a mask (extract_mask.c) and is not reported.
+ * added to +inf is NaN (docs/numerics.md). Engines therefore cannot skip tiles. The result of the search, FXA_PROPERTY_
+ * bits of the program, serves for warnings. `c ? score : -inf` is a mask (extract_mask.c) and is not reported.
  *
  * The search goes from the score to its operands through sums, selects and products with constants, and tracks the sign
  * with which a value enters the score. Every node is visited once, users before operands.
@@ -21,8 +21,10 @@
 #define NEGATIVE_MAX (-10000.0)
 
 enum { NEGATIVE_SMALL = 4096 }; /* maximum nodes of a program that is searched without an allocation */
-/* Bits that describe how a value enters the score. AS_IS: with its sign; NEGATED: with the opposite sign; INSIDE:
- * through an operation other than select and float(). */
+/* Bits that describe how a value enters the score.
+ *   AS_IS     with its own sign
+ *   NEGATED   with the opposite sign
+ *   INSIDE    through an operation other than select and float() */
 enum { NEGATIVE_AS_IS = 1, NEGATIVE_NEGATED = 2, NEGATIVE_INSIDE = 4 };
 
 typedef struct negative_walk {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Splits program text into tokens. All texts of a parse are copied into one buffer and split into one array of tokens,
- * because the body of a loop is parsed once per iteration. Names are numbered in order of appearance, and the parser
- * looks up a name by its number.
+ * so that the parser can go back to the body of a loop for every iteration. Names are numbered in order of appearance,
+ * and the parser looks up a name by its number.
  *
  * The first invalid token becomes a TOK_BAD, whose message is stored, and ends the array. The parser therefore reports
  * the mistake that comes first in the text, whether lexical or grammatical.

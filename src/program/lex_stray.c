@@ -97,8 +97,8 @@ static bool stray_member(fxa__lexer *lex, size_t at, const char *owner, int leng
                         alias ? alias : name, length, owner, name[n] == '(' && name[n + 1] != ')' ? ", ..." : "");
 }
 
-/* Appends a TOK_BAD for the '.' at `at`, which follows the name at `start`. For module.name the message suggests
- * `name`; for other names it is the message of stray_member. Returns false if memory ran out. */
+/* Appends a TOK_BAD for the '.' at `at`, which follows the name at `start`. For a module, as in np.exp, the message
+ * suggests `exp`; for other names, as in x.exp(), it suggests `exp(x)`. Returns false if memory ran out. */
 static bool stray_point(fxa__lexer *lex, size_t at, size_t start) {
     static const char *const modules[] = {"torch", "jnp", "np", "numpy", "math", "jax",
                                           "lax",   "F",   "tl", "nn",    "mx",   "tf"};

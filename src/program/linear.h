@@ -17,15 +17,14 @@
 /* Bits of fxa__linear.nonaffine, the non-affine part. */
 enum {
     FXA__NONAFFINE = 1 << FXA_INPUT_COUNT, /* the form has a non-affine part */
-    FXA__NONAFFINE_SHIFTS =
-        /* the non-affine part may change if q and k shift by the same amount, or it reads q_row or k_row */
-    2 << FXA_INPUT_COUNT,
+    /* the non-affine part may change if q and k shift by the same amount, or it reads q_row or k_row */
+    FXA__NONAFFINE_SHIFTS = 2 << FXA_INPUT_COUNT,
     /* mask of the inputs that the non-affine part depends on; bit i: fxa_input i */
     FXA__NONAFFINE_READS = FXA__NONAFFINE - 1
 };
 
-/* An affine form with its non-affine part. A product of inputs, a param, a load, a float or a bool has only a
- * non-affine part: coef and c are 0, and `nonaffine` records the inputs that the value depends on. */
+/* An affine form with its non-affine part. Some values have only a non-affine part: params, loads, floats, bools, and
+ * products of two inputs. Their coef and c are 0, and `nonaffine` records the inputs that the value depends on. */
 typedef struct fxa__linear {
     int32_t coef[FXA_INPUT_COUNT]; /* coefficients as signed ints: 2^32 - 1 is stored as -1 */
     int32_t c;
@@ -37,16 +36,17 @@ typedef struct fxa__linear {
 /* returns the box of all coordinates and lengths from 0 to FXA__MAX_COORDINATE */
 fxa_tile_bounds fxa__box_default(void);
 
-/* Returns the affine form of a node from the forms of its operands. range NULL: the form holds for all inputs, except
- * that the bit FXA__NONAFFINE_SHIFTS of a comparison holds only for coordinates and lengths in fxa__box_default.
- * Otherwise `range` must have analysed the node, the form holds over the box of `range`, and ints with a single value
- * in this box are constants. */
+/* Returns the affine form of a node from the forms of its operands.
+ *   range NULL   The form is valid for all inputs. Exception: the bit FXA__NONAFFINE_SHIFTS of a comparison's form is
+ *                valid only for coordinates and lengths in fxa__box_default.
+ *   else         The form is valid for the inputs in the box of `range`, which must have analysed the node. An int that
+ *                has a single value in this box gets a constant form. */
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
 /* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);
 /* Returns the inputs that the value may depend on (bit i: fxa_input i). */
 uint32_t fxa__linear_reads(const fxa__linear *f);
-/* Returns true if the value does not change when q and k shift by the same amount, for any q_row and k_row. */
+/* Returns true if the value does not depend on q_row and k_row, nor change when q and k shift by the same amount. */
 bool fxa__linear_is_shift_invariant(const fxa__linear *f);
 /* Sets *lo and *hi to the smallest and largest value of the form over a box; the form attains both. Returns false if
  * the form may differ from the node's value: it has a non-affine part, or its values exceed 32 bits. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of operations as data, indexed by operation code; names of types and inputs; reserved names. Tables and
- * names are generated from ops.def.
+ * Tables generated from ops.def: the properties of every operation, indexed by operation code, and the reserved names.
+ * Also the names of types and inputs.
  */
 #include "program.h"
 
@@ -34,7 +34,8 @@ fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     };
     const fxa__op_info *info = fxa__op_info_get(op);
     for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
-        if (also[i].op == op) return also[i].spelling; /* pow() is the second spelling of **, but never for bools */
+        /* `also` has pow() for ** too, but the operands of ** are never bools. */
+        if (also[i].op == op) return also[i].spelling;
     return (fxa__spelling){info->text, info->prec};
 }
 

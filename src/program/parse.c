@@ -232,7 +232,7 @@ static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_
     return true;
 }
 
-/* Binds the reserved words, inputs and functions. Returns false if memory ran out. */
+/* Gives the names of reserved words, inputs and functions their symbols. Returns false if memory ran out. */
 static bool parse_words(fxa__parser *p) {
     static const struct {
         const char *text;

@@ -1,19 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parser's internals: parse.c (statements, entry points), parse_expr.c (operators), parse_call.c (names, loads,
- * calls, loops), parse_fn.c (functions defined in the text), parse_fail.c (errors and suggestions). The parser is a
- * recursive descent parser that reads the tokens of lex.h from left to right (bodies of loops and functions again for
- * each iteration and each call) and calls the builder directly, without a syntax tree.
+ * Internal interface of the parser, whose parts are:
+ *
+ *   parse.c          entry points, statements
+ *   parse_declare.c  declarations of params and tensors
+ *   parse_expr.c     operators
+ *   parse_call.c     names, loads, calls, loops
+ *   parse_fn.c       functions defined in the text
+ *   parse_fail.c     errors and suggestions
+ *
+ * The parser is a recursive descent parser. It reads the tokens of lex.h from left to right and calls the builder
+ * directly, without a syntax tree. The body of a loop is read again for each iteration, and the body of a function for
+ * each call.
  *
  * Functions that return an fxa_value return -1 after a failure. The first failure is stored with its position; the
- * parser then only unwinds. Recursion is bounded by FXA_MAX_NESTING, work by PARSE_MAX_STEPS.
+ * parser then only unwinds. FXA_MAX_NESTING bounds the recursion, PARSE_MAX_STEPS the number of tokens read again.
  */
 #ifndef FXA_PROGRAM_PARSE_H
 #define FXA_PROGRAM_PARSE_H
 
 #include "lex.h"
 
-/* Maximum number of tokens read again, in loop iterations and calls: nested loops multiply the work. */
+/* Maximum number of tokens that loop iterations and calls read again. It bounds the work of nested loops. */
 #define PARSE_MAX_STEPS 250000
 #define PARSE_MAX_PARAMETERS 16 /* maximum number of a function's parameters */
 /* placeholder for every value while a function's body is only checked; never a builder's value */
@@ -94,7 +102,8 @@ typedef struct fxa__parser {
     size_t n_pending, pending_capacity;
     fxa__function *functions;
     size_t n_functions, functions_capacity;
-    fxa__binding *bindings; /* [n_bindings] bindings of all functions, then those saved by the calls being parsed */
+    /* [n_bindings] bindings of all functions, then the bindings of the callers, saved during the calls being parsed */
+    fxa__binding *bindings;
     size_t n_bindings, bindings_capacity;
     const fxa__caller *caller; /* innermost call being parsed; NULL = none */
     /* true = a function's body is parsed only to check it at its definition: nothing is built, all values are
@@ -127,7 +136,7 @@ bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what);
  * such bracket. */
 bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open);
 
-/* ---- Failures (parse_fail.c); all return -1 ---- */
+/* ---- Failures (parse_fail.c); every function that fails returns -1 ---- */
 /* Records a failure at tokens first to last. */
 fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...)
     FXA__PRINTF(5, 6);
@@ -135,13 +144,16 @@ fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status 
 fxa_value fxa__parse_fail_builder(fxa__parser *p, size_t first, size_t last);
 /* Returns true if the tokens from `at` on are a compound assignment of other languages: +=, -= and others. */
 bool fxa__parse_is_compound_assignment(const fxa__parser *p, size_t at);
-/* Fails for a compound assignment at token `at` to the name at token `name`. let: "let " or "", for the suggestion. */
+/* Fails for a compound assignment at token `at` to the name at token `name`, and suggests a plain assignment. let:
+ * "let " for a let, "" for an output; the suggested text begins with it. */
 fxa_value fxa__parse_fail_compound_assignment(fxa__parser *p, size_t at, size_t name, const char *let);
 /* Fails with "expected <wanted>, found ..." at the current token. */
 fxa_value fxa__parse_fail_unexpected(fxa__parser *p, const char *wanted);
-/* Like fxa__parse_fail_unexpected inside an expression, with suggestions for operators of other languages. */
+/* Fails inside an expression with "expected <wanted>, found ..." at the current token. For compound assignments such as
+ * += the message suggests an operator instead. */
 fxa_value fxa__parse_fail_expression(fxa__parser *p, const char *wanted);
-/* Like fxa__parse_fail_unexpected for a type, with a suggestion for type names of other languages. */
+/* Fails with "expected <wanted>, found ..." at the current token, where a type is expected. For type names of other
+ * languages the message suggests the type of a param or, if `tensor` is true, the dtype of a tensor. */
 fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
 /* Fails at the current token, the target of an assignment, because that name is not an output. */
 fxa_value fxa__parse_fail_output(fxa__parser *p);
@@ -151,7 +163,7 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p);
  * construct of the language that the message names. */
 fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *construct, fxa_type given);
 
-/* ---- Statements (parse.c) ---- */
+/* ---- Statements (parse.c, parse_declare.c) ---- */
 /* Parses the name that a param, tensor, let or fn statement declares. Returns its token; SIZE_MAX after a failure. */
 size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind);
 /* Parse a param statement after the word param, and a tensor statement after the word tensor. Return -1 after a

@@ -129,8 +129,8 @@ static int32_t call_count(fxa__parser *p) {
     return node.imm;
 }
 
-/* Parses the body of a loop once. Returns its value: a sum converts bools to ints, any and all fail for other types
- * than bool. */
+/* Parses the body of a loop once and returns the value of the body. In a sum, a bool is converted to int; in the loops
+ * `any` and `all`, a type other than bool is a failure. */
 static fxa_value call_iteration(fxa__parser *p, size_t name, size_t body, bool sum) {
     fxa_value v = fxa__parse_expr(p);
     if (v < 0) return -1;
@@ -146,8 +146,8 @@ static fxa_value call_empty_loop(fxa__parser *p, fxa_op op, fxa_value body) {
     return fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
 }
 
-/* Parses the body of the loop at token `name` `count` times and combines the values. own: symbol of the loop variable,
- * set to the number of each iteration. Returns the combined value. */
+/* Parses the body of a loop `count` times and returns the combined value. name: token with the name of the loop, such
+ * as sum. own: symbol of the loop variable, set to the number of each iteration. */
 static fxa_value call_iterations(fxa__parser *p, size_t name, fxa__symbol *own, int32_t count) {
     fxa_op op = (fxa_op)fxa__parse_symbol(p, name)->value;
     size_t body = p->at;

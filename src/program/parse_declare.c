@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parses declarations: names that a text introduces, params with their types and defaults, tensors with their storage
- * types and ranks.
+ * Parses declarations of params (type and default) and tensors (storage type and rank), and the names that param,
+ * tensor, let and fn statements introduce.
  */
 #include "parse.h"
 
@@ -41,7 +41,7 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
     return name;
 }
 
-/* The functions of this section return 0, or -1 after a failure. */
+/* Unless their comments say otherwise, the functions below return 0, or -1 after a failure. */
 
 /* Binds the name at token `name` to a new param or tensor, whose value is negative if the builder failed. */
 static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol) {

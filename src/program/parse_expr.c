@@ -142,7 +142,8 @@ static fxa_value expr_prefix(fxa__parser *p) {
     if (prefix->form != FXA__PREFIX && kind != TOK_ADD) return expr_power(p);
     if (expr_is_negative(p)) {
         fxa__parse_next(p);
-        return p->err.status == FXA_OK ? expr_number(p, true) : -1; /* fxa__parse_next may have failed */
+        /* fxa__parse_next fails at the limit PARSE_MAX_STEPS; then no number is there. */
+        return p->err.status == FXA_OK ? expr_number(p, true) : -1;
     }
     if (!expr_enter(p)) return -1;
     fxa__parse_next(p);
@@ -207,8 +208,8 @@ static fxa_value expr_operators(fxa__parser *p) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
         uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
-        /* Builds the pending operators that bind at least as tightly as the next operator; v is their right operand.
-         * The end of the expression binds loosest. */
+        /* Builds the pending operators that bind at least as tightly as the next token, innermost first. v is the right
+         * operand of the innermost one, then the value just built. The end of the expression binds loosest. */
         while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;

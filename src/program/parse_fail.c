@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Appends "; in f, called at line 3" to the error if it fits: the position is inside the body of f, while the cause may
- * be in the call. */
+/* Appends "; in f, called at line 3" to the error text, if the text has room. The error's position is inside the body
+ * of f, while the cause may be in the call. */
 static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
     const fxa__token *t = &p->lex.tokens[c->token];
     size_t used = strlen(p->err.text);
@@ -28,7 +28,7 @@ static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
 fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
     const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
     if (p->err.status != FXA_OK) return -1;
-    if (from->kind == TOK_BAD) { /* the lexer's message is more specific */
+    if (from->kind == TOK_BAD) { /* the lexer's message replaces this one, because it is more specific */
         p->err = p->lex.bad;
         return -1;
     }
@@ -278,7 +278,8 @@ static int fail_count_indices(const fxa__parser *p, size_t at) {
     return commas + 1 > FXA_MAX_RANK ? FXA_MAX_RANK : commas + 1;
 }
 
-/* Returns true if a known symbol could replace the unknown name. indexed: '[' follows the name, so only tensors can. */
+/* Returns true if the name of symbol s may be suggested for an unknown name. indexed: '[' follows the unknown name, so
+ * only names of tensors are suggested. */
 static bool fail_may_be(const fxa__parser *p, const fxa__symbol *s, bool indexed) {
     if (s->kind == SYM_NONE || s->kind == SYM_WORD) return false;
     return !indexed || s->kind == SYM_TENSOR ||

@@ -117,7 +117,7 @@ fxa_value fxa__parse_fn(fxa__parser *p) {
     size_t name = fxa__parse_given_name(p, "the name of the function", SYM_FN);
     if (name == SIZE_MAX) return -1;
     fxa__function f = {.token = name, .first = p->n_bindings};
-    /* makes a call of the function in its own body fail */
+    /* With this symbol, a call of the function inside its own body fails. */
     *fxa__parse_symbol(p, name) = (fxa__symbol){SYM_FN, 0, 0, false, PARSE_ANY};
     if (!fn_parameters(p, &f)) return -1;
     if (!fxa__parse_expect(p, TOK_ASSIGN, "'=' and the expression that the function is")) return -1;
@@ -211,5 +211,6 @@ fxa_value fxa__parse_call_fn(fxa__parser *p, size_t name) {
     p->at = after;
     p->caller = here.outer;
     fn_leave(p, &f);
-    return p->err.status == FXA_OK ? v : -1; /* fxa__parse_next may have failed and left a complete expression */
+    /* v may be a complete expression even if fxa__parse_next has failed, at the limit PARSE_MAX_STEPS. */
+    return p->err.status == FXA_OK ? v : -1;
 }

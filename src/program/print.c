@@ -61,8 +61,8 @@ static bool print_can_drop(const print_state *s, int32_t n, uint32_t type) {
     return s->mark[n].let < 0 && fxa__print_is_cast(s->p, n);
 }
 
-/* Replaces casts among arg[first..n) by their operands if the builder inserts equal casts when the text is parsed.
- * common: the builder converts to the widest type of all operands, so one operand must keep that type. */
+/* Removes from the operands arg[first..n) those casts that the builder inserts again when the text is parsed. If
+ * `common`, the builder converts all operands to the widest type among them, so one operand must keep its cast. */
 static void print_drop_casts(const print_state *s, int32_t *arg, int first, int n, uint32_t type, bool common) {
     bool kept = !common;
     for (int i = first; i < n; i++) kept = kept || !print_can_drop(s, arg[i], type);
@@ -86,8 +86,8 @@ static int print_rank(const print_state *s, int32_t n) {
     }
 }
 
-/* Returns true if y is written before x: y has the lower print_rank, or y before x gives a chain of one operator that
- * needs no parentheses. */
+/* Returns true if y is written before x: y has the lower print_rank, or only y has the operator of the
+ * node, as in a + b + x, where y = a + b needs no parentheses on the left. */
 static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
     const fxa__op_info *info = fxa__op_info_get(node->op);
     bool compare = info->sig == FXA__SIG_CMP;
@@ -96,7 +96,7 @@ static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, 
     bool y_same = s->mark[y].let < 0 && s->p->nodes[y].op == node->op;
     if (!compare && info->form == FXA__INFIX && x_same != y_same) return y_same;
     int a = print_rank(s, x), b = print_rank(s, y);
-    /* A constant factor comes first: 2 * x. The builder folds products of two constants, so x is not one. */
+    /* A constant factor comes first: 2 * x. The builder folds products of two constants, so x is no constant. */
     if (node->op == FXA_OP_MUL && b == 1000) return true;
     return b < a;
 }
@@ -259,8 +259,10 @@ static void print_output(print_state *s, const fxa__output *o) {
     print_text(s, "\n");
 }
 
-/* Prints the outputs so that none reads a name which an earlier line has assigned: score before mask, but after mask if
- * the mask reads the input score; dscore after the gradients; in a FUSED program, score last. */
+/* Prints the outputs in an order in which no line reads a name that an earlier line has assigned:
+ *     SCORE       score, mask; but mask, score if the mask reads the input score
+ *     DERIVATIVE  gradients, dscore
+ *     FUSED       mask, gradients, dscore, score */
 static void print_outputs(print_state *s) {
     const fxa_program *p = s->p;
     int32_t dscore = p->kind == FXA__PROGRAM_FUSED ? 2 : -1;

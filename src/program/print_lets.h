@@ -7,12 +7,14 @@
 
 #include "program.h"
 
-enum { FXA__PRINT_PREFIX = 33 }; /* bytes of the prefix of the names of lets, with its terminator */
+/* bytes of the prefix with which all names of lets begin, including the terminating zero byte */
+enum { FXA__PRINT_PREFIX = 33 };
 
 typedef struct fxa__print_mark {
     uint32_t uses;
-    int32_t let;   /* number of the node's let; -1 = the node is written in place */
-    uint8_t depth; /* nesting depth of the node's expression, without operands that have lets */
+    int32_t let; /* number of the node's let; -1 = the node is written in place */
+    /* nesting depth of the node's text, in which the name of a let stands for an operand that has a let */
+    uint8_t depth;
     bool reads_score;
 } fxa__print_mark;
 

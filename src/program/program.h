@@ -99,7 +99,7 @@ typedef struct fxa__output {
 /* Declaration of a param or a tensor. */
 typedef struct fxa__decl {
     char name[FXA_MAX_NAME + 1];
-    uint8_t type;   /* fxa_type of the param, or of the value of a load */
+    uint8_t type;   /* fxa_type of the param, or of a loaded element of the tensor */
     uint8_t dtype;  /* fxa_dtype of a tensor; 0 = a param */
     uint8_t rank;   /* rank of a tensor */
     bool has_value; /* true = the param has a default */
@@ -127,8 +127,9 @@ fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder 
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
 /* Sets the maximum number of nodes, FXA_MAX_NODES at first (FXA__MAX_DERIVED_NODES for derivatives). */
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
-fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x);  /* returns the type of a value; 0 for an error value */
-fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x); /* returns the node of a value; its args are values */
+fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x); /* returns the type of a value; 0 for an error value */
+/* Returns the node of a value. The elements of the node's arg[] are values of b (fxa_value). */
+fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x);
 bool fxa__builder_failed(const fxa_builder *b);
 /* Records the first failure and its message; later failures are ignored. The parser adds the position in the text.
  * Returns -1. */
@@ -158,7 +159,7 @@ int32_t fxa__builder_find(const fxa_builder *b, const char *name, bool *is_tenso
 fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32_t flags, int64_t window_left,
                                    int64_t window_right, fxa_program **out, fxa_error *err);
 /* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. Such a
- * select masks pairs inside the score if c, argument 0, does not read the score. */
+ * select acts as a mask inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
 /* Returns the flags FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE, each if p has the property
  * (large_negative.c). score: node of the new score. depends: from fxa__program_inputs. */
@@ -173,7 +174,7 @@ uint32_t fxa__program_storage_inputs(const fxa_program *p);
 fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out,
                                                fxa_error *err);
 
-/* ---- Parsing on a host (parse.c), derivative on a host (derive.c), bytes (program_bytes.c) --------------------- */
+/* ---- Parsing (parse.c), derivative (derive.c), bytes (program_bytes.c) ----------------------------------------- */
 
 /* Implements fxa_program_parse_texts; the caller has checked the size of *config. */
 fxa_status fxa__program_parse(fxa__host *host, const fxa_parse_config *config, fxa_program **out, fxa_error *err);
@@ -216,15 +217,15 @@ int32_t fxa__program_output(const fxa_program *p, uint32_t kind);
 /* Prints a node as an expression. The text is cut off after max_bytes bytes, and "..." follows. */
 void fxa__program_print_value(const fxa_program *p, int32_t node, size_t max_bytes, fxa__writer *w);
 /* Returns true if n is x == y or x != y of two loads of i64 tensors: the elements are compared in all 64 bits. Every
- * other use of such a load takes the value saturated to 32 bits. The rule follows from the nodes; there is no operation
- * for it, so hashes do not depend on it. */
+ * other use of such a load takes the value saturated to 32 bits. The 64-bit comparison is no operation of its own, so
+ * the rule does not change the hash of a program. */
 static inline bool fxa__node_compares_wide(const fxa_program *p, const fxa__node *n) {
     if (n->op != FXA_OP_EQ && n->op != FXA_OP_NE) return false;
     const fxa__node *x = &p->nodes[n->arg[0]], *y = &p->nodes[n->arg[1]];
     return x->op == FXA_OP_LOAD && y->op == FXA_OP_LOAD && p->tensors[x->imm].dtype == FXA_I64 &&
            p->tensors[y->imm].dtype == FXA_I64;
 }
-/* Sets of inputs: those that vary with the row, and those that vary with the key. */
+/* Sets of inputs: the inputs that vary with the query row, and the inputs that vary with the key. */
 enum { FXA__OF_ROW = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_Q_ROW, FXA__OF_KEY = 1 << FXA_INPUT_K | 1 << FXA_INPUT_K_ROW };
 /* Returns the bit of the input that a node is; 0 if it is no input. */
 static inline uint32_t fxa__node_input(const fxa__node *n) { return n->op == FXA_OP_INPUT ? 1u << n->imm : 0; }
@@ -235,12 +236,12 @@ static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_O
  * i. (src/lower/depend.h ignores derivatives.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
-/* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, *steps is increased by
- * the work beyond one step per node: the elements of tables and of interval lists that were read. */
+/* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, adds to *steps the
+ * work that depends on data: the table elements and bounds that are read, and the values that are tried. */
 fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
                                      const fxa_tensor_range *tensors, uint64_t *steps);
 /* Sets lo..hi to an interval that contains all values of an int or bool (0..1) node over a box (range.c). Returns false
- * if nothing is known. *steps is increased as in fxa__program_classify. */
+ * if nothing is known. Adds to *steps like fxa__program_classify. */
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_tile_bounds *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps);
 

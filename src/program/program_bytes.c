@@ -15,8 +15,11 @@
  *                 LOAD     u32 position among the tensors, then rank operands
  *                 others   as many operands as the operation has
  *             an operand is the u32 number of an earlier node
- *   u32       number of outputs; each:  u32 kind (0 score, 1 mask, 2 dscore, 3 grad of a param, 4 grad of a tensor),
- *             for 3 and 4 u32 position of the param or tensor, for 4 rank operands, and the u32 node of the value
+ *   u32       number of outputs; each:
+ *                 u32 kind (0 score, 1 mask, 2 dscore, 3 grad of a param, 4 grad of a tensor)
+ *                 kinds 3 and 4: u32 position of the param or tensor
+ *                 kind 4: as many operands as the tensor has axes, the indices of the element
+ *                 u32 node of the value
  *   16 bytes  the hash of the program
  *   8 bytes   in format 2: the first 8 bytes of the BLAKE2s-128 of everything above, since the hash excludes defaults
  *
@@ -99,7 +102,7 @@ fxa_status fxa_program_save(const fxa_program *program, void *out, size_t capaci
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-/* State of the reader. params and tensors are in the order of the bytes, in which the builder numbers them too. */
+/* State of the reader. params[i] and tensors[i] have number i in the bytes and in the builder. */
 typedef struct pbytes_in {
     fxa__reader *r;
     fxa__host *host;
@@ -146,7 +149,7 @@ static bool pbytes_read_declarations(pbytes_in *in) {
     return !in->r->failed;
 }
 
-/* Reads an operand, which must be one of the first n nodes. Returns its value; -1 after a failure. */
+/* Reads an operand, one of the first n nodes. Returns the operand's value in the builder; -1 after a failure. */
 static fxa_value pbytes_read_operand(pbytes_in *in, uint32_t n) {
     uint32_t at = fxa__read_u32(in->r);
     if (in->r->failed) return -1;
@@ -162,7 +165,7 @@ static int32_t pbytes_read_slot(pbytes_in *in, uint32_t n) {
     return (int32_t)at;
 }
 
-/* Reads a constant of a type. Returns its value; -1 after a failure. */
+/* Reads a constant of type `type`. Returns the constant's value in the builder; -1 after a failure. */
 static fxa_value pbytes_read_const(pbytes_in *in, uint32_t type) {
     double f = type == FXA_FLOAT ? fxa__read_f64(in->r) : 0;
     uint32_t bits = type == FXA_FLOAT ? 0 : fxa__read_u32(in->r);
@@ -176,7 +179,7 @@ static fxa_value pbytes_read_const(pbytes_in *in, uint32_t type) {
     }
 }
 
-/* Reads node `number`. Returns its value; -1 after a failure. */
+/* Reads node `number`. Returns the node's value in the builder; -1 after a failure. */
 static fxa_value pbytes_read_node(pbytes_in *in, uint32_t number) {
     uint32_t op = fxa__read_u8(in->r), type = fxa__read_u8(in->r), arity = fxa__op_info_get(op)->arity;
     fxa_value arg[FXA_MAX_RANK], value = -1;

@@ -49,7 +49,7 @@ static bool properties_is_const(const properties *f, int32_t node, double x) {
     return n->op == FXA_OP_CONST && n->f == x;
 }
 
-/* Returns true and sets *x if the node is x / cap or x * (1 / cap); for a constant cap, the factor may be a folded
+/* Returns true and sets *x if the node is x / cap or x * (1 / cap). For a constant cap, the factor 1 / cap may be one
  * constant. */
 static bool properties_is_divided(const properties *f, int32_t node, int32_t cap, int32_t *x) {
     const fxa__node *n = &f->p->nodes[node], *c = &f->p->nodes[cap];
@@ -109,8 +109,8 @@ typedef struct properties_row {
     int64_t load_coef;
 } properties_row;
 
-/* Converts an affine form of range analysis to coefficients of the inputs and of at most one load, *out. Returns false
- * if the form has other terms. */
+/* Converts an affine form of range analysis to *out, the coefficients of the inputs and of at most one load. Returns
+ * false if the form has other terms. */
 static bool properties_read_row(const fxa__range *r, const fxa__affine *form, properties_row *out) {
     *out = (properties_row){.load = -1};
     for (int i = 0; i < form->n; i++) {
@@ -143,9 +143,10 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* Records the properties that follow if the mask restricts sign * (form of `row`) to x.lo..x.hi. all: range of sign *
- * (form) without the mask; an end of x equal to that of `all` is no restriction. CAUSAL means exactly k <= q. Any other
- * bound on q - k is WINDOW, including a left bound in addition to CAUSAL; k < q has window_right -1. */
+/* Records the properties that follow if the mask restricts v = sign * (linear form of `row`) to x.lo..x.hi. all: range
+ * of v without the mask. If x and `all` have the same lower or upper end, the mask does not restrict v at this end.
+ * CAUSAL is exactly k <= q. Any other bound on q - k is WINDOW: for k < q, window_right is -1. A left bound in addition
+ * to k <= q gives both CAUSAL and WINDOW. */
 static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__interval x,
                                 fxa__interval all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;
@@ -188,7 +189,7 @@ static void properties_of_mask(const properties *f, int32_t mask) {
     fxa__range_close(&r);
 }
 
-/* Returns true if the node is the float quotient x / y of ints; a constant y is an integer or the inverse of one. */
+/* Returns true if the node is the float quotient x / y of two ints, where y may be a constant with an integer value. */
 static bool properties_is_int_quotient(const fxa_program *p, int32_t node) {
     const fxa__node *n = &p->nodes[node];
     if (n->op != FXA_OP_DIV) return false;

@@ -7,9 +7,9 @@
  * The analysis is sound: wrapping, division by 0, loads out of bounds, NaN and float rounding are taken into account.
  * It is exact (returns EMPTY or FULL whenever the mask is false or true everywhere) for comparisons of affine ints, of
  * their floor divisions and remainders by constants and of absolute values, if no int wraps and one of these holds:
- *   - each coordinate occurs once, or everything is affine
+ *   - each coordinate occurs once, or no division, remainder or absolute value occurs
  *   - only one coordinate varies, over at most 256 values
- *   - an equation, and only two coordinates vary
+ *   - the comparison is == or !=, and only two coordinates vary
  * The analysis is also exact for bounds on one affine form combined by and, or, not, xor and select, and for other
  * logic in which one operand decides the result.
  */
@@ -22,7 +22,8 @@
 
 enum {
     RANGE_MAX_ATOMS = 1024,
-    RANGE_WORK = 256 /* maximum steps per node for combining lists of bounds and trying values of forms */
+    /* maximum steps per node for reading bounds and table elements, and for trying values of coordinates */
+    RANGE_WORK = 256
 };
 
 /* Numbers `node` and the nodes that it depends on: sets at[0..node] to each node's number, -1 = not needed for `node`.
@@ -118,7 +119,7 @@ fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_
     if (program == NULL) return FXA_TILE_FULL;
     if (box == NULL) return FXA_TILE_MIXED;
     int32_t mask = fxa__program_output(program, FXA__OUT_MASK);
-    if (range_is_empty(box)) return FXA_TILE_EMPTY; /* the box contains no pair */
+    if (range_is_empty(box)) return FXA_TILE_EMPTY; /* the box contains no point */
     if (mask < 0) return FXA_TILE_FULL;
 
     fxa__range_small small;

@@ -72,7 +72,8 @@ typedef enum fxa__atom_kind {
 } fxa__atom_kind;
 
 typedef struct fxa__atom {
-    fxa__affine form; /* DIV, MOD, ABS, WRAP: the operand, a form of atoms with smaller indices; INPUT, NODE: empty */
+    /* operand of a DIV, MOD, ABS or WRAP, a form of atoms with smaller indices; empty for INPUT and NODE */
+    fxa__affine form;
     fxa__set set;     /* superset of the atom's values */
     int64_t d;        /* divisor of DIV and MOD */
     int32_t id;       /* INPUT: fxa_input; NODE: index of the node */
@@ -110,14 +111,16 @@ typedef struct fxa__wide {
     int64_t value[FXA__WIDE_VALUES];
 } fxa__wide;
 
-#define FXA__ANY (-1) /* as fxa__truth.yes or .no, in place of a list of bounds: no bound is known */
-/* as fxa__truth.yes or .no, in place of a list of bounds: the bool is never true (yes) or never false (no) */
+/* Value of fxa__truth.yes or fxa__truth.no in place of a list of bounds: no bound is known. */
+#define FXA__ANY (-1)
+/* Value of fxa__truth.yes: the bool is never true. Value of fxa__truth.no: the bool is never false. */
 #define FXA__NEVER (-2)
 
 /* Analysis result of a bool node. */
 typedef struct fxa__truth {
-    /* lists of bounds that hold if the bool is true, and if it is false: index of the first bound, FXA__ANY or
-     * FXA__NEVER */
+    /* yes: list of the bounds that hold if the bool is true
+     * no: list of the bounds that hold if the bool is false
+     * A list is given by the index of its first bound, or is FXA__ANY or FXA__NEVER. */
     int32_t yes, no;
 } fxa__truth;
 
@@ -160,9 +163,9 @@ typedef struct fxa__range {
     fxa__row *rows;
     fxa__bound *bounds;
     int32_t n_atoms, n_rows, n_bounds, max_atoms, max_rows, max_bounds;
-    /* [bucket] index of the newest atom or form of the bucket; -1 = none */
+    /* [bucket] index of the newest atom (atom_bucket) or of the newest row (row_bucket) in the bucket; -1 = none */
     int32_t atom_bucket[FXA__RANGE_BUCKETS], row_bucket[FXA__RANGE_BUCKETS];
-    int64_t work; /* remaining steps for combining lists of bounds and for trying the values of forms */
+    int64_t work; /* remaining steps for reading bounds and table elements, and for trying values of coordinates */
     void *memory; /* the allocation; NULL = all arrays are in a fxa__range_small */
     size_t memory_size;
 } fxa__range;
@@ -188,7 +191,7 @@ uint32_t fxa__affine_support(const fxa__range *r, const fxa__affine *f);
 /* Writes the primitive form of f (fxa__row) to *out. Returns a factor, possibly negative, such that f = factor * *out +
  * constant of f; 0 if f is constant. */
 int64_t fxa__affine_primitive(const fxa__affine *f, fxa__affine *out);
-/* Sets *out to the affine form whose only term is one atom, the one equal to *a. Adds the atom if it is new. */
+/* Sets *out to the affine form that consists of the atom *a. Adds *a to r->atoms if no equal atom is there. */
 bool fxa__affine_atom(fxa__range *r, const fxa__atom *a, fxa__affine *out);
 /* Returns the first load node that reads the same tensor at equal indices as load `node`; `node` itself if no earlier
  * load does. */

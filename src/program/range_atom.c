@@ -61,7 +61,7 @@ static bool atom_quotient(fxa__range *r, const fxa__affine *rest, int64_t d, fxa
     }
     int64_t factor = a.dense ? 1 : fxa__affine_primitive(rest, &primitive);
     if (factor > 1 || factor < -1) {
-        /* This call cannot overflow: the range of `rest`, a multiple of `primitive`, did not overflow above. */
+        /* This call cannot overflow: the same call for `rest`, which is factor * primitive + constant, did not. */
         (void)fxa__affine_range(r, &primitive, &values, &a.dense);
         a.dense = a.dense && values.n == 1 && factor <= d && -factor <= d;
     }
@@ -84,7 +84,8 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
         form.c += rest.c * inner->d;
         d *= inner->d;
         atom_split(&form, d, &quotient, &rest);
-        FXA__ASSERT(quotient.n == 0); /* terms that inner->d divides were moved out when x // inner->d became an atom */
+        /* no coef of inner->form is a multiple of inner->d: atom_split has kept such terms out of the atom */
+        FXA__ASSERT(quotient.n == 0);
         total.c += quotient.c;
     }
     *out = total;
@@ -124,7 +125,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
         else {
-            /* always exact: before it, a.set has at most three other intervals, or contains 0..hi */
+            /* The first call is exact: a.set has at most three intervals before the call, or contains 0..hi. */
             fxa__set_add(&a.set, 0, hi);
             fits &= fxa__set_add(&a.set, lo, d - 1);
         }

@@ -109,7 +109,8 @@ static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
 }
 
 /* Replaces *set, a set of values of atom a, by the set of all values of a->form for which the atom is in *set. inner:
- * all values of the form. For an atom form % d, the form's values are in start..start + blocks * d - 1. */
+ * superset of the form's values. start, blocks: if the atom is form % d, the form's values are in the `blocks` periods
+ * from `start` on, start..start + blocks * d - 1. */
 static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -124,8 +125,8 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
     *set = fxa__set_intersection(&out, inner);
 }
 
-/* Replaces `yes` and `no`, sets of values of an atom, by sets of values of the atom's form. Returns false if the bound
- * must stay on the atom: the atom has no form, or it is form % d and form // d has more than two values. */
+/* Replaces `yes` and `no`, sets of values of an atom, by sets of values of the atom's form. Returns false and changes
+ * neither set if the atom has no form, or if the atom is form % d and form // d has more than two values. */
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
@@ -145,8 +146,9 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     return true;
 }
 
-/* Converts a bound on a sum a + z // d, where a has only coordinates, of which z depends on at least one: a + z // d in
- * lo..hi means d * a + z in d * lo..d * hi + d - 1, which is affine. Returns false if f is no such sum. */
+/* Removes the division if *f or its negation is a + z // d, where the form a has only coordinates, and z depends on one
+ * of them too: *f becomes d * a + z. Converts the sets *yes and *no of values of *f: lo..hi becomes
+ * d * lo..d * hi + d - 1. Returns false if *f is no such sum. */
 static bool truth_multiply_out(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
     int at = -1;
     uint32_t others = 0;
@@ -181,7 +183,7 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     for (;;) {
         fxa__affine inner;
         int64_t factor = fxa__affine_primitive(&f, &inner);
-        /* factor is 0 for a constant f, but f is the difference of a comparison or the form of an atom */
+        /* factor is 0 only for a constant f, and f is never constant: truth_of_ints and atoms exclude constant forms */
         FXA__ASSERT(factor != 0);
         truth_unscale(&yes, factor, f.c);
         truth_unscale(&no, factor, f.c);
@@ -242,9 +244,9 @@ static bool truth_wide_meets(const fxa__wide *a, const fxa__wide *b) {
 }
 
 /* Returns the bounds of the bool x == y for two i64 loads, compared in all 64 bits. Equal elements have equal saturated
- * values, so the bounds for true of the saturated comparison hold. The bounds for false hold too, unless both values
- * can be INT32_MIN or both INT32_MAX, to which different elements saturate. In that case the 64-bit elements are
- * compared. */
+ * values, so the bounds that hold if the saturated values are equal also hold if the elements are equal. The bounds
+ * that hold if the saturated values differ are valid unless both values can be INT32_MIN, or both INT32_MAX, because
+ * different elements can saturate to the same value. In that case the 64-bit elements are compared. */
 static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
     if (fxa__affine_load(r, x) == fxa__affine_load(r, y)) return truth_true;
     fxa__truth out = truth_of_ints(r, FXA_OP_EQ, x, y);
@@ -279,7 +281,7 @@ static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     return true;
 }
 
-/* Returns the bounds of a comparison node, if it is true and if it is false. */
+/* Returns the bounds of a comparison node: those that hold if the comparison is true, and those if it is false. */
 static fxa__truth truth_compare(fxa__range *r, const fxa__node *n) {
     int32_t x = n->arg[0], y = n->arg[1];
     bool equality = n->op == FXA_OP_EQ || n->op == FXA_OP_NE;

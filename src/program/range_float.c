@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Range analysis of float nodes: an interval that contains the value of every engine, by the rules of interval_rules.h.
- * A load has the interval of its elements if they can be read and are few (range_load.c). Other loads, the score and
- * functions without a rule are unbounded and may be NaN.
+ * Range analysis of float nodes: an interval that contains the node's value in each engine, by the rules of
+ * interval_rules.h. A load has the interval of its elements if the elements can be read and are few (range_load.c).
+ * Other loads, the score and functions without a rule are unbounded and may be NaN.
  */
 #include "range.h"
 
@@ -14,7 +14,7 @@ static fxa__real (*const real_rules[FXA_OP_COUNT])(fxa__real, fxa__real) = {
 #undef REAL_RULE
 };
 
-/* Returns a bool node as an interval of 0 and 1. */
+/* Returns the interval of a bool's values, where false is 0 and true is 1. */
 static fxa__interval real_truth(fxa__truth t) { return fxa__interval_known(t.no == FXA__NEVER, t.yes == FXA__NEVER); }
 
 /* Returns the interval of float(x), for a bool or an int. */

@@ -179,8 +179,8 @@ static bool form_load_hash(const fxa__range *r, const fxa__node *load, uint32_t 
     return true;
 }
 
-/* Returns the hash bucket of an atom. The bucket of a load whose indices all have forms is the one that
- * fxa__affine_load searches. */
+/* Returns the hash bucket of an atom. If the atom is a load whose indices all have forms, the bucket depends on the
+ * tensor and these forms only, so fxa__affine_load finds equal loads in one bucket. */
 static int32_t *form_atom_bucket(fxa__range *r, const fxa__atom *a) {
     const fxa__node *node = a->kind == FXA__ATOM_NODE ? &r->p->nodes[a->id] : NULL;
     uint32_t hash;

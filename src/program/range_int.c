@@ -201,8 +201,8 @@ static bool int_abs(fxa__range *r, int32_t x, fxa__int *out) {
     return int_from_exact(r, &f, &bound, out);
 }
 
-/* Sets *out from the affine forms of the operands, which is more precise than from intervals. Returns false if the
- * result has no affine form. */
+/* Sets *out to the result that the affine forms of the operands give. This result is more precise than the result from
+ * the operands' intervals. Returns false if the result has no affine form. */
 static bool int_by_form(fxa__range *r, const fxa__node *node, fxa__int *out) {
     int32_t x = node->arg[0], y = node->arg[1];
     const fxa__int *a = &fxa__range_of(r, x)->i, *b = node->n_args > 1 ? &fxa__range_of(r, y)->i : a;

@@ -98,8 +98,8 @@ static int64_t load_walk_next(load_walk *w, bool *inside) {
     return offset;
 }
 
-/* Takes all elements of the walk along the last axis if they are in bounds: sets *offset to the offset of the first,
- * advances the walk past them and returns their number. Otherwise takes none and returns 0. */
+/* Takes all elements of the walk along the last axis if all are in bounds: sets *offset to the first element's offset,
+ * advances the walk past the elements, and returns the number of elements. Otherwise takes no element and returns 0. */
 static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     int32_t index[FXA_MAX_RANK] = {0};
     int last = w->view->rank - 1;

@@ -3,7 +3,7 @@
  * fxa__row_meets: decides whether a form can take a value in a set.
  *   - a dense form, which takes every value of its own set: by intersecting both sets
  *   - a form of two terms, such as 2 * q - 3 * k: by solving the Diophantine equation a * x + b * y = v
- *   - a form that varies with one coordinate, such as (5 * q) % 64 or q // 8 - q % 8: by trying its values
+ *   - a form that varies with one coordinate, such as (5 * q) % 64 or q // 8 - q % 8: by trying each q
  * In all other cases the result is true, which is sound.
  */
 #include "range.h"
@@ -65,7 +65,8 @@ static int64_t row_form_at(const fxa__affine *f, const int64_t *atoms) {
     return x;
 }
 
-/* Returns the value of an atom at coordinate x, given the values of the atoms before it. */
+/* Returns the value of an atom for the value x of the coordinate that row_walk varies. atoms: values of all atoms with
+ * smaller indices. */
 static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) {
     int64_t v = row_form_at(&a->form, atoms);
     switch (a->kind) {
@@ -77,8 +78,8 @@ static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) 
     }
 }
 
-/* Returns true if determined[] is true for all atoms of a form: the coordinate that is tried then determines the form's
- * value. */
+/* Returns true if determined[] is true for all atoms of a form: the form's value then depends only on the coordinate
+ * that row_walk varies. */
 static bool row_form_determined(const fxa__affine *f, const bool *determined) {
     for (int i = 0; i < f->n; i++)
         if (!determined[f->atom[i]]) return false;

@@ -178,7 +178,8 @@ static fxa_value simplify_compare(fxa_builder *b, fxa__node *n) {
     return fxa__builder_constant(b, FXA_BOOL, n->op == FXA_OP_EQ || n->op == FXA_OP_LE);
 }
 
-/* Rule of select(c, x, y): removes constant and negated conditions, equal choices, and the choices true and false. */
+/* Rule of select(c, x, y): simplifies selects whose condition is constant or negated, whose choices x and y are equal,
+ * or whose choices are the constants true and false. */
 static fxa_value simplify_select(fxa_builder *b, fxa__node *n) {
     const fxa__node *c = simplify_arg(b, n, 0), *x = simplify_arg(b, n, 1), *y = simplify_arg(b, n, 2);
     if (c->op == FXA_OP_CONST) return n->arg[c->imm ? 1 : 2];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Replaces storage coordinates by logical ones: q_row by q and k_row by k, in problems where both are equal (no
- * position offsets). Masks, ranges, gradient classes and kernels are then those of a program without q_row. The user's
- * program itself, with its hash and text, does not change.
+ * position offsets). The library then derives masks, ranges, gradient classes and kernels from a program that reads
+ * only q and k. The user's program itself, with its hash and text, does not change.
  */
 #include "build.h"
 

@@ -50,7 +50,7 @@ typedef struct fxa__cpu_backward_split {
     bool pool;          /* paged K and V: dK and dV are summed for the entire page pool before they are stored */
     bool keeps_scores;  /* the derivative reads the scaled scores in addition to the probabilities */
     int64_t entries;    /* batch entries with work: b, or 0 if there is none */
-    int64_t groups;     /* number of kv groups: batch entries with work * hkv */
+    int64_t groups;     /* number of kv groups: entries * hkv */
     int64_t rows;       /* maximum rows of a kv group: heads * sq */
     int64_t tiles;      /* maximum row tiles of a kv group */
     int64_t tile_rows;  /* maximum rows of a tile */
@@ -58,16 +58,19 @@ typedef struct fxa__cpu_backward_split {
     int64_t key_splits; /* number of key splits of a kv group */
     int64_t split_keys; /* keys of a key split, a multiple of block_keys */
     int64_t tasks; /* number of tasks: key_splits * groups. Task index: (key split * b + batch entry) * hkv + KV head */
-    int64_t chains;      /* number of chains; the tasks of a chain add to the same sums, one after the other */
-    uint32_t chain_axes; /* FXA__CPU_CHAIN_BY_x: chain of a task = (the task's index along these axes) % `chains` */
-    /* bit t: all chains share one sum of tensor t, because no two chains add to the same element */
+    int64_t chains; /* number of chains; the tasks of a chain add to the same sums, one after the other */
+    /* FXA__CPU_CHAIN_BY_x: the chain of a task is the index that the task has along these axes, modulo `chains` */
+    uint32_t chain_axes;
+    /* bit t: there is one sum of the gradient of captured tensor t, which all chains add to: no two chains add to the
+     * same element */
     uint64_t shared;
-    /* bit t: each element of tensor t receives the gradient of at most one pair, see fxa__tape_sum */
+    /* bit t: each element of captured tensor t receives the gradient of at most one (row, key) pair (fxa__tape_sum) */
     uint64_t one_pair_per_element;
-    int64_t ld_d, ld_v; /* row pitch in reals of matrices with d_qk and with d_v columns: rounded up to entire panels */
-    int64_t ld;         /* row pitch of scores in reals; not a power of two, because columns are read too */
-    int64_t ones;       /* length of fxa__cpu_backward_run.ones: maximum rows of a product */
-    int64_t pool_rows;  /* rows of the page pool; 0 = dK and dV are not summed by page */
+    int64_t ld_d, ld_v; /* row pitch in reals of matrices with d_qk and with d_v columns: a multiple of kernels->nr */
+    /* row pitch of scores in reals; not a power of two, at which the elements of a column would share few cache sets */
+    int64_t ld;
+    int64_t ones;      /* length of fxa__cpu_backward_run.ones: maximum rows of a product */
+    int64_t pool_rows; /* rows of the page pool; 0 = dK and dV are not summed by page */
 } fxa__cpu_backward_split;
 
 fxa__cpu_backward_split fxa__cpu_backward_split_make(const fxa__cpu_code *code, const fxa__problem *p);
@@ -76,8 +79,8 @@ int64_t fxa__cpu_backward_chain_of(const fxa__cpu_backward_split *split, const f
 /* Returns a * b; INT64_MAX / 4, which exceeds every workspace, if the product is too large. */
 int64_t fxa__cpu_backward_size_mul(int64_t a, int64_t b);
 
-/* Return the smallest and the largest number of rows of a product: the micro-kernel's rows at least, at most the number
- * with which the kernels' products are fastest. */
+/* Return the smallest and the largest number of rows of one matrix product. The smallest is not below the rows of the
+ * micro-kernel; with the largest, the kernels' products are fastest. */
 static inline int64_t fxa__cpu_backward_min_rows(const fxa__cpu_kernels *kernels) {
     return kernels->mr > FXA__CPU_BACKWARD_PRODUCT_ROWS ? kernels->mr : FXA__CPU_BACKWARD_PRODUCT_ROWS;
 }
@@ -88,7 +91,8 @@ static inline int64_t fxa__cpu_backward_max_rows(const fxa__cpu_kernels *kernels
 
 /* ---- workspace.c ------------------------------------------------------------------------------------------------- */
 
-/* Tapes of a worker: the program without its mask, the program with its mask, the derivative, the user's bprop. */
+/* Tapes (compiled programs) of a worker: the score program without and with its mask, its derivative, the user's
+ * bprop. */
 enum { FXA__CPU_TAPE_SCORE, FXA__CPU_TAPE_MASKED, FXA__CPU_TAPE_DERIVATIVE, FXA__CPU_TAPE_BPROP, FXA__CPU_TAPES };
 
 /* One worker: its task and its memory. Matrices have elements of type real. */
@@ -100,7 +104,7 @@ typedef struct fxa__cpu_backward_worker {
     bool is_loaded;              /* K and V of the key block are packed */
     bool k_is_finite;            /* K of the key block has neither infinities nor NaN */
     bool keys_are_consecutive;   /* coordinates of the block's keys increase by 1 from key to key */
-    fxa__cpu_masked_tile masked; /* sub-blocks of the current tile and key block that have attended pairs */
+    fxa__cpu_masked_tile masked; /* sub-blocks of the tile and key block in which a row attends to a key */
     fxa__cpu_sub_block *sub_blocks;
     void *k;                        /* [block_keys,max(ld_d,ld_v)] K, or V while it is packed */
     fxa__cpu_packed_b k_t;          /* packed K^T; unused if is_decode */
@@ -112,7 +116,8 @@ typedef struct fxa__cpu_backward_worker {
     void *dout;                     /* [tile_rows,ld_v] dO, if it is not stored as real */
     void *s, *p, *ds;               /* [tile_rows,ld] scores, probabilities and dS; p is s unless split.keeps_scores */
     void *dq;                       /* [rows,ld_d] dQ of the worker, or of the task's key split */
-    /* [tiles] 1 = this key split has written the tile's dQ; NULL = dq is private to the worker, and always written */
+    /* [tiles] 1 = the task's key split has written the tile's dQ. NULL if keys are not split: dq is then the worker's
+     * own, and always written. */
     unsigned char *dq_has;
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d] and [pool_rows,ld_v] dK and dV of the page pool for one KV head */
     void *column;             /* [tile_rows] one column of P or dS */
@@ -121,7 +126,7 @@ typedef struct fxa__cpu_backward_worker {
     unsigned char *finite;    /* [tiles] flags FXA__CPU_Q_IS_FINITE, FXA__CPU_DO_IS_FINITE of the kv group */
     int32_t *h, *q_at, *k_at; /* coordinates that programs read: h [tile_rows], q [tile_rows], k [block_keys] */
     int32_t *keep; /* [block_keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
-    fxa__tape_run tape[FXA__CPU_TAPES]; /* [FXA__CPU_TAPE_x] member `tape` is NULL if the run does not use that tape */
+    fxa__tape_run tape[FXA__CPU_TAPES]; /* indexed by FXA__CPU_TAPE_x; .tape is NULL if the run does not use it */
 } fxa__cpu_backward_worker;
 
 typedef struct fxa__cpu_backward_run {
@@ -136,22 +141,24 @@ typedef struct fxa__cpu_backward_run {
     double *lse;                    /* [groups,rows] LSE */
     void *delta;                    /* [groups,rows] sum over d of dO[d] O[d], minus dLSE */
     unsigned char *finite;          /* [groups,tiles] flags FXA__CPU_Q_IS_FINITE, FXA__CPU_DO_IS_FINITE */
-    void *dq_parts; /* [tasks,rows,ld_d] dQ of each key split; valid for tiles whose dq_has is 1; NULL: one key split */
+    /* [tasks,rows,ld_d] dQ of each key split, valid for tiles whose dq_has is 1. NULL if keys are not split. */
+    void *dq_parts;
     unsigned char *dq_has; /* [tasks,tiles] 1 = the key split has written the tile's dQ */
     fxa__tape_sum *sums;   /* [chains,n_tensors] sums of gradients of captured tensors */
     double *dparams;       /* [chains,n_params] sums of gradients of params */
     fxa__cpu_backward_worker *workers;
 } fxa__cpu_backward_run;
 
-/* Computes the exact bytes of the workspace. If the arena c has memory (a base address), also sets all pointers of the
- * run and of its workers. Returns false on overflow. */
+/* Computes the exact bytes of the workspace. If the carver c has memory (c.base is not NULL), also sets all pointers
+ * of the run and of the run's workers. Returns false on overflow. */
 bool fxa__cpu_backward_carve(fxa__cpu_backward_run *run, fxa__carver c, size_t *bytes);
 
 /* ---- tile.c ------------------------------------------------------------------------------------------------------ */
 
 enum { FXA__CPU_Q_IS_FINITE = 1, FXA__CPU_DO_IS_FINITE = 2 };
 
-/* Adds the contributions of row tile `tile` and the worker's key block to dK, dV, dQ and captured sums. */
+/* Adds the contributions of row tile `tile` and the worker's key block to dK, dV, dQ, and the sums of gradients of
+ * captured tensors and params. */
 void fxa__cpu_backward_tile(fxa__cpu_backward_worker *w, int64_t tile);
 /* Computes the rows of row tile `tile` of the kv group: first..first+n. Returns false past the last tile. */
 bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile, int64_t *first, int64_t *n);
@@ -162,9 +169,9 @@ const void *fxa__cpu_backward_rows_load(const fxa__cpu_backward_worker *w, fxa_s
 
 /* ---- score_row.c ------------------------------------------------------------------------------------------------- */
 
-/* Computes row `row` of the tile that starts at stacked row `first`, in columns begin..end of the key block: p = P r
- * from the scores s, and ds = dS from dP, where r is the dropout factor. masked: the mask excludes some pair. May
- * overwrite columns past `end`, up to the next multiple of FXA__TAPE_STEP. */
+/* Computes row `row` of the tile that starts at row `first` of the kv group, in columns begin..end of the key block:
+ * p = P r from the scores s, and ds = dS from dP, where r is the dropout factor. masked: false = the mask is true for
+ * all of these rows and keys. May overwrite columns past `end`, up to the next multiple of FXA__TAPE_STEP. */
 void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t row, bool masked, int64_t begin,
                              int64_t end);
 /* Sets P and dS of columns begin..end of a row to 0. */

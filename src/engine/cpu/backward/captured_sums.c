@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward outside of the tiles. Before them: delta of every row. After them: gradients of sinks, params and captured
- * tensors, summed in f64. Each chain has its own sum, or all chains share one sum if they never add to the same
- * element; the sums of the chains are added in the order of the chains. If each element receives the gradient of at
- * most one pair there is no sum: the gradient is set to 0, and the tiles add to it.
+ * Work of backward before and after the tiles. Before the tiles: delta of every row. After the tiles: gradients of
+ * sinks, params and captured tensors, summed in f64. Each chain (tasks that run one after the other) has its own sum of
+ * a gradient, or all chains share one sum if no two chains add to the same element. The sums of the chains are added in
+ * the order of the chains. If each element of a tensor receives the gradient of at most one (row, key) pair, there is
+ * no sum: the gradient is set to 0, and the tiles add to the gradient.
  */
 #include "backward.h"
 
@@ -18,8 +19,8 @@ enum { CAPTURED_PIECE = 16384 }; /* number of elements that one work item sums: 
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
-/* Returns LSE or dLSE of stacked row r. *at is the address of row r - 1, or all zeroes; it becomes the address of row
- * r. */
+/* Returns LSE or dLSE of row r of the kv group. On entry, *at is the address of row r - 1, or all zeroes; on return,
+ * the address of row r. */
 static double captured_row_value(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     fxa__cpu_row_next(g, slot, r, at);
     return fxa__load_f64(at->data, at->dtype, 0);
@@ -110,7 +111,7 @@ static int32_t captured_piece(const fxa__cpu_backward_run *run, int64_t piece, i
     return t;
 }
 
-/* Returns the number of sums of tensor t: one for each chain, or 1 if the chains share it. */
+/* Returns the number of sums of the gradient of tensor t: one for each chain of tasks, or 1 if the chains share one. */
 static int64_t captured_chains(const fxa__cpu_backward_run *run, int32_t t) {
     return run->split.shared >> t & 1 ? 1 : run->split.chains;
 }

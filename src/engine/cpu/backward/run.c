@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The phases of a backward run. Each phase is a number of work items, which the workers take; it ends before the next
- * one starts.
+ * The phases of a backward run, one after the other. A phase is a number of work items, which the workers take.
  *
  *   prepare   LSE and delta of every row; sums of captured tensors are set to 0
  *   chains    all tasks: dK and dV are stored per key block, and dQ at the end of a task if keys are not split
@@ -17,7 +16,7 @@
 
 #include <string.h>
 
-/* floating-point operations up to which one worker computes the problem; the value of FORWARD_SMALL_FLOPS */
+/* number of floating-point operations up to which one worker computes the problem; equal to FORWARD_SMALL_FLOPS */
 #define BACKWARD_SMALL_FLOPS 2e6
 
 static void backward_store(const fxa__cpu_backward_run *run, fxa_slot slot, fxa__cpu_address to, const void *row,
@@ -160,7 +159,7 @@ static void backward_block(fxa__cpu_backward_worker *w, int64_t key, int64_t n) 
     fxa__cpu_progress_add(w->run->code->scores, w->run->bound, n);
 }
 
-/* Runs a task: all key blocks of a key split of a KV group, with the rows that attend to them. */
+/* Runs a task: all key blocks of a key split of a KV group, each with the rows that attend to keys of the block. */
 static void backward_task(fxa__cpu_backward_worker *w, int64_t task) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -218,7 +217,7 @@ static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     }
 }
 
-/* Runs the tasks of a chain, one after the other, so that its sums are added in a fixed order. */
+/* Runs the tasks of a chain, one after the other, so that they add to the sums of the chain in a fixed order. */
 static void backward_chain(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -249,7 +248,7 @@ typedef struct backward_phase {
 
 static void backward_work(void *arg, int32_t worker) {
     backward_phase *phase = arg;
-    /* enter and leave of code->scores serve code->kernels too, whose functions are equal or NULL */
+    /* code->kernels is used too: its enter and leave are NULL or the functions of code->scores, called here */
     const fxa__cpu_kernels *kernels = phase->run->code->scores;
     if (kernels->enter) kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->items;)

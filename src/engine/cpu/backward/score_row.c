@@ -23,19 +23,19 @@ static const int32_t *score_row_keep(const fxa__cpu_backward_worker *w, int64_t 
     return w->run->code->kernels->row_keep(w->keep, &drop, w->k_at + begin, end - begin, w->keys_are_consecutive);
 }
 
-/* Replaces ds, the gradient by the new scores, by the gradient by the scaled scores. Adds the row's gradients of
- * captured tensors and params to their sums. */
+/* On entry, ds is the gradient with respect to the scores after the program; on return, with respect to the scaled
+ * scores before the program. Adds the row's gradients of captured tensors and params to the sums. */
 static void score_row_derive(fxa__cpu_backward_worker *w, int64_t row, int64_t first, int64_t n, const void *s,
                              void *ds) {
     fxa__tape_run *derivative = &w->tape[FXA__CPU_TAPE_DERIVATIVE], *bprop = &w->tape[FXA__CPU_TAPE_BPROP];
     if (w->run->code->joined) fxa__tape_row_back(&w->tape[FXA__CPU_TAPE_SCORE], n, ds, ds);
-    /* if there is a bprop, the tape `derivative` only adds to sums of gradients and leaves ds unchanged */
+    /* if the user has given a bprop, `derivative` only adds gradients to sums, and bprop changes ds */
     if (derivative->tape) fxa__tape_row(derivative, row, first, n, s, ds, ds);
     if (bprop->tape) fxa__tape_row(bprop, row, first, n, s, ds, ds);
 }
 
-/* Tapes are fastest on entire steps of FXA__TAPE_STEP elements: ds is padded with zeroes, and the results there are
- * unused. */
+/* Tapes (compiled programs) are fastest on a multiple of FXA__TAPE_STEP elements: ds is padded with zeroes, and the
+ * results of the padding are unused. */
 void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t row, bool masked, int64_t begin,
                              int64_t end) {
     const fxa__cpu_backward_run *run = w->run;
