@@ -52,8 +52,8 @@ typedef struct FxaGpuCopy {
     int32_t reserved;
 } FxaGpuCopy;
 
-/* An array whose empty rows (FxaGpuRows) fxa_gpu_batch_bounds sets to `value`, because no other kernel writes these rows.
- * FxaGpuBatchBounds.past: the padding rows too. */
+/* An array whose empty rows (FxaGpuRows) fxa_gpu_batch_bounds sets to `value`, because no other kernel writes these
+ * rows. FxaGpuBatchBounds.past: the padding rows too. */
 enum { FXA_GPU_OPERANDS = 12, FXA_GPU_FILLS = 4 };
 typedef struct FxaGpuFill {
     FxaGpuArray to;
