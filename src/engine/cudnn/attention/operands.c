@@ -74,8 +74,8 @@ static int32_t operands_ints(fxa__dnn_attention *a) {
     return fxa__dnn_scratch(&a->g, dim, CUDNN_DATA_INT32);
 }
 
-/* Adds a launch (step) of the helper kernel fxa_gpu_batch_bounds, which reads the caller's lengths. The kernel's operands
- * and the results that it fills are set later. */
+/* Adds a launch (step) of the helper kernel fxa_gpu_batch_bounds, which reads the caller's lengths. The operands of the
+ * kernel and the results that it fills are set later. */
 static fxa__dnn_step *operands_step_new(fxa__dnn_attention *a, bool after, int64_t work) {
     const fxa_problem *p = &a->p->in;
     static const uint8_t starts[2] = {FXA_SLOT_CU_Q, FXA_SLOT_CU_K}, lens[2] = {FXA_SLOT_Q_LENGTHS, FXA_SLOT_K_LENGTHS};
