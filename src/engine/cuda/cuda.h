@@ -54,8 +54,8 @@ typedef enum fxa__cuda_unit {
 } fxa__cuda_unit;
 
 /* Kernels of a problem and the settings that they are compiled with, chosen before anything is compiled. Depends on the
- * problem and the architecture alone. The code key contains every member, and no other property of the problem's
- * shape. */
+ * problem and the architecture alone. The code key has the values of these members, but no other property of
+ * the problem's shape. */
 typedef struct fxa__cuda_choice {
     const fxa__cuda_recipe *recipe;
     const char *better;  /* family that is preferred on the device but does not run the problem; NULL = none */
@@ -66,7 +66,7 @@ typedef struct fxa__cuda_choice {
     fxa_dtype dtype;           /* type in which kernels read Q, K, V and dO */
     fxa_dtype out_dtype;       /* type in which kernels write O and gradients: `dtype` or f32 */
     uint32_t units;            /* bit u set = the problem runs kernels of source file u (fxa__cuda_unit) */
-    bool finite_factors;       /* params that are factors are finite, not 0; the score's uniform factor is > 0 */
+    bool finite_factors;       /* params that multiply are finite and not 0; the score's uniform factor is > 0 */
     int32_t dense;             /* index of the captured tensor [.., q, k] that pairs read as pair.dense; -1 = none */
     bool operands_fit;         /* captured values per query or key (row and key operands) may be packed */
     bool converts;             /* Q, K, ... or results are converted through the workspace (host/convert.c) */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the tensors and params that passes add to programs: int arrays of slots, and everything that the caller's
- * backward program declares. A name is the base name if the score program does not declare it, else the base name with
- * a number. Programs sort declarations by name, so names decide the order of tensors; where a run finds a tensor is in
- * fxa__cuda_origin, never in the name.
+ * Names of the tensors and params that passes add to programs: int32 arrays that a run passes by fxa_slot, and the
+ * tensors and params of the caller's backward program. If the score program declares the name already, a number is
+ * appended. Programs sort declarations by name, so names decide the order of tensors. A name does not say where a run
+ * finds the tensor: fxa__cuda_origin does.
  */
 #include "passes.h"
 
@@ -19,7 +19,7 @@ static bool added_is_declared(const fxa_program *p, const char *name) {
 void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]) {
     (void)snprintf(name, CUDA_NAME, "%s", base);
     for (int i = 0; added_is_declared(p, name); i++) (void)snprintf(name, CUDA_NAME, "%s_%d", base, i);
-    FXA__ASSERT(strlen(name) + 1 < CUDA_NAME); /* snprintf cut nothing off, so the loop ends */
+    FXA__ASSERT(strlen(name) + 1 < CUDA_NAME); /* snprintf truncated no name */
 }
 
 void fxa__cuda_added_names_make(cuda_work *w) {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds what the generated text may assume of a problem: which captured tensor, with an element per pair, TMA can copy
- * in tiles (pairs read it as pair.dense); whether loads of values per query or per key can read packed arrays (row and
- * key operands); whether params that are factors are finite and not 0. These facts are known when a plan is created and
- * are part of the key of its code.
+ * Finds what the generated text may assume of a problem:
+ * - which captured tensor, with an element per pair (q, k), TMA can copy in tiles; the text reads it as pair.dense
+ * - whether captured values per query and per key (row and key operands) may be packed into arrays of 32-bit words
+ * - whether params that are factors are finite and not 0
+ * All of these are decided when a plan is created, and are part of the key of the plan's code.
  */
 #include "../cuda.h"
 #include "passes.h"
 
 #include "../../../base/invariant.h"
 
-enum { ASSUME_ALIGN = 8 }; /* 16-bit elements in the 16 bytes to which TMA copies are aligned */
+enum { ASSUME_ALIGN = 8 }; /* alignment of TMA copies: 16 bytes, in 16-bit elements */
 
 /* ---- Sizes of captured tensors ----------------------------------------------------------------------------------- */
 
@@ -53,7 +54,7 @@ static bool assume_has_position(const fxa_problem *p, const fxa_program *program
     return (all & (1u << FXA_INPUT_Q | 1u << FXA_INPUT_K)) != 0;
 }
 
-/* Returns the number of loads of a tensor. With one load, the tensor's gradient has one term per pair. */
+/* Returns the number of loads of a tensor. With one load, the tensor's gradient has one term per pair (q, k). */
 static int assume_loads(const fxa_program *program, int32_t tensor) {
     int n = 0;
     for (int32_t i = 0; i < program->n_nodes; i++)
@@ -61,8 +62,8 @@ static int assume_loads(const fxa_program *program, int32_t tensor) {
     return n;
 }
 
-/* Returns true if TMA can copy tiles of a tensor and all loads index the tensor by q and k. capture: index of the
- * tensor among the problem's captured tensors. */
+/* Returns true if TMA can copy tiles of a tensor, and every load with indices b, h, q, k that reads it by q or k reads
+ * it by both. capture: index of the tensor among the problem's captured tensors. */
 static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
@@ -84,7 +85,7 @@ static bool assume_is_dense(const cuda_work *w, int32_t tensor, int32_t capture)
     return found;
 }
 
-/* Returns the index of the first captured tensor that TMA can copy in tiles of pairs; -1 = none. */
+/* Returns the index of the first captured tensor that TMA can copy in tiles of queries and keys; -1 = none. */
 static int32_t assume_dense_tensor(const cuda_work *w) {
     const fxa_program *program = w->config.program;
     for (int32_t i = 0; i < program->n_tensors; i++) {
@@ -112,8 +113,8 @@ static bool assume_operands_fit(const cuda_work *w) {
 static const uint8_t assume_factors[FXA_OP_COUNT] = {
     [FXA_OP_MUL] = 1, [FXA_OP_DIV] = 1, [FXA_OP_MULZ] = 1, [FXA_OP_DIVZ] = 1};
 
-/* Returns true if no param of the caller is a factor or divisor of a float, so runs need no check of params. sets: a
- * working array with an element per node. */
+/* Returns true if no float of program p has a factor or divisor that depends on a param and is equal for all pairs of a
+ * head. sets: a working array with an element per node. */
 static bool assume_has_no_factors(const fxa_program *p, fxa__depend *sets) {
     fxa__lower_depend(p, NULL, sets);
     for (int32_t i = 0; i < p->n_nodes; i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bounds |value()|, so that the softmax can fix its maximum in advance; finds out if the derivative may be infinite, so
- * that kernels must keep a gradient of 0 from becoming NaN; and proves which indices are inside the problem's captured
- * tensors.
+ * Three analyses:
+ * - a bound of |value()|, with which the softmax needs no running maximum
+ * - whether the derivative may be infinite; kernels must then keep a gradient of 0 from becoming NaN
+ * - which indices of loads are always inside the problem's captured tensors, so that they need no guard
  */
 #include "passes.h"
 
@@ -46,8 +47,7 @@ static void bounds_mark_strict(const cuda_work *w, uint8_t *marks) {
             if (p->nodes[p->nodes[i].arg[k]].type == FXA_FLOAT) marks[p->nodes[i].arg[k]] = BOUNDS_STRICT;
 }
 
-/* Returns true if a node may be NaN although value() is not: because of NaN or infinite operands that do not make
- * value() NaN. */
+/* Returns true if a node may be NaN for a pair (q, k) for which value() is not NaN. */
 static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uint8_t *marks, int32_t node) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (n->type != FXA_FLOAT || (marks[node] & BOUNDS_STRICT)) return false;
@@ -79,8 +79,8 @@ static bool bounds_is_infinite(const cuda_work *w, int32_t derivative) {
     return infinite;
 }
 
-/* Returns true if the derivative may be infinite or NaN. Factors of params alone are ignored: if such a factor is not
- * finite, no result of the run is. */
+/* Returns true if the derivative may be infinite or NaN. Ignores its factors that depend on params alone: if such a
+ * factor is not finite, all results of the run are infinite or NaN in any case. */
 static bool bounds_derivative_is_infinite(const cuda_work *w, int32_t derivative) {
     const fxa_program *p = w->c->program;
     for (const fxa__node *n = &p->nodes[derivative]; n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ;
@@ -93,9 +93,9 @@ static bool bounds_derivative_is_infinite(const cuda_work *w, int32_t derivative
 
 /* ---- Indices ----------------------------------------------------------------------------------------------------- */
 
-/* Returns a bit mask: bit d is set if index d of a load is always inside a tensor of size min_size[rank]: b, h, and
- * ints with constant bounds. Raises min_size for these indices. q and k are never inside: tiles extend past the last
- * row and key, and kernels compute the values of such pairs. */
+/* Returns a bit mask of the indices of a load: bit d is set if index d is b, h or an int with constant bounds. Such an
+ * index is inside every tensor with at least min_size[d] elements on axis d; raises min_size[d] to this size. The bits
+ * of q and k are 0: tiles extend past the last query and key, and kernels run the program there too. */
 static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *min_size) {
     uint8_t proven = 0;
     for (int d = 0; d < n->n_args; d++) {
@@ -105,7 +105,7 @@ static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *m
         bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
         bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
-        /* An axis has one bound: the larger of two constants, or one coordinate. */
+        /* min_size[d] is the maximum of constants, or stands for b or h; it cannot express both. */
         if (known && (min_size[d] == 0 || min_size[d] == needs || (min_size[d] > 0 && needs > 0))) {
             min_size[d] = needs > min_size[d] || min_size[d] == 0 ? needs : min_size[d];
             proven |= (uint8_t)(1u << d);
@@ -114,8 +114,8 @@ static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *m
     return proven;
 }
 
-/* Returns true if the problem's tensor has the sizes that unguarded indices need. Sizes of tensors that passes added
- * are unknown here. */
+/* Returns true if a tensor has at least the sizes bounds.min_size. Tensors that passes added have unknown sizes, hence
+ * fit only if min_size is 0. */
 static bool bounds_fit(const cuda_work *w, int32_t tensor) {
     int32_t i = fxa__cuda_caller_tensor(w->c, tensor);
     if (!w->problem) return w->config.sizes_fit;
@@ -146,9 +146,9 @@ static void bounds_indices(cuda_work *w) {
     }
 }
 
-/* Returns the bound of |value()| as an integer of at most 16; 0 = there is none. exp2 of value() times the unit
- * (uniform factor of the score) then stays inside f32 for units up to 4. Kernels tolerate a value that exceeds the
- * bound by rounding. */
+/* Returns the bound of |value()| as an integer; 0 = none, or above 16. With at most 16, exp2(value() * unit) is from
+ * 2^-64 to 2^64 for units (uniform factors of the score) up to 4. The integer may be 1% below the bound, which kernels
+ * tolerate. */
 static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {

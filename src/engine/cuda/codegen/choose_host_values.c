@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides which floats the host computes for a run, and their indices in FxaArgs.f[]: floats that depend on params
- * alone and that other nodes read, the unit (the uniform factor of the score), the constants of softcap().
+ * Decides which floats the host computes for a run, and where FxaArgs.f[] has each: nodes that depend on params alone
+ * and that other nodes read, the unit (the uniform factor of the score), and the constants of softcap().
  * codegen/host_values.c computes these floats.
  */
 #include "passes.h"
@@ -22,8 +22,8 @@ static bool host_is_filled(const cuda_work *w, int32_t node) {
 /* Returns true if the forward computes the node too: value() or mask() needs the node. */
 static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
-/* Chooses floats of params alone that other nodes read. forward: true = only those that nodes of value and mask
- * read. */
+/* Chooses floats that depend on params alone and are operands of a node that does not. forward: true = only operands of
+ * nodes that value() or mask() needs. */
 static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -39,8 +39,8 @@ static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     }
 }
 
-/* Excludes the operands of nodes of params alone that value() and mask() compute themselves: the forward computes these
- * operands too, so the backward must not read them from f[]. */
+/* Excludes the operands of each node that depends on params alone, that value() or mask() needs, and that is not
+ * chosen: the kernel of the forward computes such operands, so the backward must not read them from f[]. */
 static void host_exclude(const cuda_work *w, uint8_t *state) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -50,8 +50,8 @@ static void host_exclude(const cuda_work *w, uint8_t *state) {
     }
 }
 
-/* Finds the factor of the tanh in value() = factor * tanh, if this factor is not part of the unit because it may be 0,
- * negative or not finite. If there is such a factor, the bound of value() does not contain it. */
+/* Sets computed.gain to the factor if value() = factor * tanh. Only a factor that may be 0, negative or not finite is
+ * left in value(); any other is in the unit. The bound of |value()| is then 1, that of the tanh without the factor. */
 static void host_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->computed.value];

@@ -3,19 +3,21 @@
  * Generates program.cuh, the text of a score program, from a problem. The interface that the text implements is
  * described in kernels/common/program_interface.cuh. codegen/generate.c runs the passes, each in a file of its own.
  *
- *   rewritten program   score = (product of Q and K) * scale. Constants are params, so the text does not depend on
- *                       constants; divisions by uniform values are products; the uniform factors of a product are
- *                       merged into one; dscore is 1, so outputs of the derivative are derivatives of the new score.
- *   unit                uniform factor of the entire new score: depends on params alone
- *   diagonal            a float that depends on b, h and q - k alone: tabulated in diagonal rows before the kernels
- *   operands            row and key operand: captured values per query and per key, packed into 32-bit words. They are
- *                       loads at [q], [b, q], [h, q], [b, h, q]; likewise for k
+ *   rewritten program   the score program after these changes: the score is (product of Q and K) * scale; constants
+ *                       are params, so that the text does not depend on constants; divisions by uniform values are
+ *                       products; a product has at most one uniform factor; dscore is 1, so that outputs of the
+ *                       derivative are derivatives of the new score
+ *   unit                factor of the entire new score that depends on params alone, times log2(e)
+ *   diagonal            a float that depends on b, h and q - k alone. Before the kernels run, it is tabulated in rows
+ *                       over q - k (diagonal rows).
+ *   operands            row operand: a captured value per query, loaded at [q], [b, q], [h, q] or [b, h, q]. Key
+ *                       operand: the same per key, with k in place of q. Both are packed into 32-bit words.
  *   dense               elements [.., q, k] of a captured tensor of the type of Q, K and V, which TMA can copy
  *   sums                gradients with one element per head or per run; other gradients are added by scatter()
  *   exact               tensors whose gradients are summed in FxaExact, in any order (common/exact_sum.cuh)
  *
- * Programs that differ only in constants have the same text. The text holds only for the sizes of captured tensors and
- * the factors that it was generated for; the code key contains the text.
+ * Programs that differ only in constants have the same text. The text is valid only for the sizes of captured tensors
+ * and for the factors for which it was generated. The key of compiled code contains the text.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 #define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
@@ -51,7 +53,7 @@ enum {
 typedef struct fxa__cuda_origin {
     enum {
         FXA__CUDA_FROM_CALLER, /* captured tensor `index` of the problem's program */
-        FXA__CUDA_FROM_SLOT,   /* int32 array in slot `index` of the run: a coordinate map or an offset */
+        FXA__CUDA_FROM_SLOT,   /* int32 array that a run passes as fxa_slot `index`: a coordinate map or an offset */
         FXA__CUDA_FROM_BPROP   /* captured tensor `index` of the caller's backward program */
     } kind;
     int32_t index;
@@ -72,34 +74,36 @@ static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
 /* What the generated text assumes of a problem (codegen/assumptions.c). Part of the code key. */
 typedef struct fxa__cuda_assumptions {
     int32_t dense;     /* index of the captured tensor [.., q, k] that TMA can copy; -1 = none */
-    bool operands_fit; /* loads may become row and key operands: no index b, h, q, k exceeds its tensor */
-    /* scale and params that are factors or divisors of floats are finite and not 0, and the factor of the entire score
-     * is > 0, so it is part of the unit */
+    bool operands_fit; /* true = no load with indices b, h, q, k is outside its tensor; operands require this */
+    /* The scale, and each param that is a factor or divisor of a float, is finite and not 0. A factor of the entire
+     * score that depends on params alone is > 0. */
     bool finite_factors;
 } fxa__cuda_assumptions;
 
-/* A score program without a problem, for tests: the result of passes 1 to 6 of codegen/generate.c. */
+/* What passes 7 to 16 of codegen/generate.c read. fxa__cuda_generate() and passes 1 to 6 set it for a problem; tests
+ * set it without a problem. */
 typedef struct fxa__cuda_config {
     fxa_program *program;    /* program of kind SCORE whose mask does not read the score */
     fxa_program *derivative; /* derivative of `program`; NULL = the text is of a forward */
     fxa_program *bprop;      /* the caller's backward, used instead of `derivative`; NULL = none */
     uint64_t grad_params;    /* bit i set = the gradient of param i is requested */
     uint64_t grad_tensors;   /* bit i set = the gradient of captured tensor i is requested */
-    bool sizes_fit;          /* captured tensors have the sizes that unguarded indices need; false = guard indices */
+    bool sizes_fit;          /* captured tensors have at least the sizes bounds.min_size; false = guard all indices */
     bool deterministic;      /* gradients of captured tensors must have the same bits in every run */
-    bool scalars_in_memory;  /* scale and params are in device memory (FxaScalars); excludes finite_factors */
+    bool scalars_in_memory;  /* scale and params are in device memory (FxaScalars), so finite_factors is false */
     fxa__cuda_assumptions assumed;
 } fxa__cuda_config;
 
-/* What pairs read besides the score. Nodes are indices into fxa__cuda_program.program; -1 = none. */
+/* What value() and mask() read for a pair (q, k) besides its score. Nodes are indices into fxa__cuda_program.program;
+ * -1 = none. */
 typedef struct fxa__cuda_operands {
-    int32_t diagonal, dense; /* nodes that pairs read as pair.diagonal and pair.dense */
-    int32_t q, k;            /* loads that pairs read as row operand (per query) and key operand */
+    int32_t diagonal, dense; /* nodes that the text reads as pair.diagonal and pair.dense */
+    int32_t q, k;            /* loads that the text reads as pair.q_word (per query) and pair.k_word (per key) */
     struct fxa__cuda_range {
         int32_t tensor, axis;
-    } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensors of which tile_class() reads {minimum, maximum} along `axis` */
+    } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensor and axis of each range table, FxaArgs.ranges[] */
     int32_t n_ranges;
-    uint32_t mask_inputs, diagonal_inputs; /* bits of the inputs (fxa_input) on which mask and diagonal depend */
+    uint32_t mask_inputs, diagonal_inputs; /* bits of the fxa_inputs on which the mask, and `diagonal`, depend */
     bool mask_is_constant;                 /* the mask reads no tensor, no scale and no param of the caller */
     bool diagonal_is_constant;             /* the diagonal reads no tensor, no scale and no param of the caller */
 } fxa__cuda_operands;
@@ -114,28 +118,28 @@ typedef struct fxa__cuda_gradients {
  * none. */
 typedef struct fxa__cuda_computed {
     int32_t value; /* node that value() returns */
-    /* node of a factor > 0 of all new scores; multiplied by log2(e) it is the unit, the uniform factor of the score. -1
-     * = the unit is log2(e) */
+    /* node of the factor > 0 for which new score = value() * factor; -1 = the factor is 1. The unit is factor *
+     * log2(e). */
     int32_t factor;
-    int32_t node[FXA__CUDA_HOST_VALUES]; /* [n] float nodes that depend on params alone */
+    int32_t node[FXA__CUDA_HOST_VALUES]; /* [n] float nodes, dependent on params alone, that the text reads from f[] */
     int32_t n;
     int32_t at;      /* index of the value of node[0] in f[] */
     int32_t unit_at; /* index in f[] of the unit, `factor` * log2(e); -1 = not in f[] */
-    /* Index in f[] of series_limit(), which follows from `softcap_factor`; -1 = no softcap(). The
-     * FXA_CUDA_SOFTCAP_TERMS terms of softcap_series(), exp_limit() and two values of softcap_exp() follow in f[]. */
+    /* Index in f[] of the constants of softcap(): series_limit(), FXA_CUDA_SOFTCAP_TERMS coefficients of
+     * softcap_series(), exp_limit(), and two constants of softcap_exp(). -1 = no softcap() */
     int32_t softcap_at;
     int32_t softcap;        /* node of the tanh(score * f) that softcap() computes; -1 = no softcap() */
     int32_t softcap_factor; /* node of the factor f in the tanh(score * f) that softcap() computes */
-    /* forward: node of the factor c in new score = c * tanh, of any sign and size; -1 = none. With this factor
-     * f[unit_at] is softcap_unit(), and f[unit_at + 1] is the unit. */
+    /* forward: node of the factor c, of any sign and size, in new score = c * tanh(score * f); -1 = none. If there is
+     * such a c, f[unit_at] is the value of softcap_unit(), and f[unit_at + 1] is that of unit(). */
     int32_t gain;
 } fxa__cuda_computed;
 
 /* Bounds of values and sizes, for reports. */
 typedef struct fxa__cuda_bounds {
-    double value; /* |value()| <= bound in any run; INFINITY = unknown */
-    /* Size that each axis of a tensor must have at least, because its indices are not guarded; 0 = none. A negative
-     * element x: as many elements as input -1 - x has values (FXA_INPUT_B: batch entries, FXA_INPUT_H: heads). */
+    double value; /* upper bound of |value()| in any run; INFINITY = unknown */
+    /* [tensor][axis] minimum size of an axis whose indices are not guarded; 0 = none. A negative element stands for a
+     * number of the problem: -1 - FXA_INPUT_B for the batch entries, -1 - FXA_INPUT_H for the heads. */
     int64_t min_size[FXA_CUDA_TENSORS][FXA_MAX_RANK];
 } fxa__cuda_bounds;
 
@@ -143,9 +147,11 @@ typedef struct fxa__cuda_bounds {
 typedef struct fxa__cuda_program {
     fxa_program *program; /* rewritten program: a score program, or value and gradients in one program */
     fxa__cuda_origin source[FXA_CUDA_TENSORS]; /* [program->n_tensors] where the tensors of `program` are */
-    fxa__cuda_param params[FXA_MAX_PARAMS];    /* params of `program`; index in f[] or i[]: fxa__lower_emit_param() */
-    fxa__cuda_assumptions assumed;             /* read by host/support.c */
-    struct FxaTraits switches;     /* FXA_SWITCHES of the text; the host clears softcap_series for FXA_FAST_MATH */
+    /* sources of the params of `program`; fxa__lower_emit_param() returns the index of a param in f[] or i[] */
+    fxa__cuda_param params[FXA_MAX_PARAMS];
+    fxa__cuda_assumptions assumed; /* read by host/support.c */
+    /* values of the PROG_... macros of the text; the host clears softcap_series for FXA_FAST_MATH */
+    struct FxaTraits switches;
     fxa__cuda_operands operands;   /* read by host/workspace.c, host/arguments.c, host/launch.c */
     fxa__cuda_gradients gradients; /* read by host/captured_grads.c */
     fxa__cuda_computed computed;   /* read by codegen/host_values.c */
@@ -153,11 +159,13 @@ typedef struct fxa__cuda_program {
     fxa__writer text; /* program.cuh */
 } fxa__cuda_program;
 
-/* Generates the text of a problem, once. Returns E_UNSUPPORTED if the program has more params or tensors than kernels
- * support, or axes of more than 2^31 - 1 elements. The caller frees *out in any case. */
+/* Generates the text of a problem's score program. Returns E_UNSUPPORTED if the program has more params or tensors than
+ * kernels support, or if a captured tensor has an axis of more than 2^31 - 1 elements. The caller frees *out in any
+ * case. */
 fxa_status fxa__cuda_generate(const fxa__problem *p, fxa__cuda_program *out, fxa_error *err);
-/* Generates the text of a config by the passes from 7 on. Also returns E_UNSUPPORTED if the mask reads the score. The
- * caller frees *out in any case. */
+/* Generates the text of a config, by pass 7 and the later passes of codegen/generate.c. Returns E_UNSUPPORTED if the
+ * program has more params or tensors than kernels support, or if its mask reads the score. The caller frees *out in any
+ * case. */
 fxa_status fxa__cuda_program_make(fxa__host *host, const fxa__cuda_config *config, fxa__cuda_program *out,
                                   fxa_error *err);
 /* Frees what *p owns, and zeroes it. */
@@ -173,10 +181,10 @@ static inline int32_t fxa__cuda_caller_tensor(const fxa__cuda_program *p, int32_
  * packed. */
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype);
 
-/* codegen/host_values.c: writes f[] and i[] of a run. params: a value for each param of the rewritten program; values
- * of params in device memory are not read. */
+/* codegen/host_values.c: sets f[] and i[] of a run. params: a value for each param of the rewritten program. Kernels do
+ * not use the values of params that are in device memory. */
 void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, float *f, int *i);
-/* Returns true if the host can compute a float node: arithmetic of params and constants. */
+/* Returns true if the host can compute a node: a float by arithmetic of params and constants. */
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);
 
 /* codegen/assumptions.c: returns true if no param of the caller is a factor or divisor of a float. derivative and own

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Substitutes coordinates. Kernels compute local indices b, h, q, k and lengths of batch entries. If the problem maps
- * them to other coordinates (index maps, row positions, shards), the program is changed: an index becomes base + step *
- * index, a load of a table, or one of these plus an offset of the run, and q_row and k_row become the local indices q
- * and k. Tables and offsets are added to the program as int tensors, which a run finds in slots (fxa__cuda_origin).
+ * these to other coordinates (index maps, row positions, shards), this pass changes the inputs of the program:
+ * - b, h, q or k becomes base + step * index, or a load of a table; a run may add an offset to it.
+ * - q_row and k_row become the local indices q and k.
+ * Tables and offsets become int tensors of the program. fxa__cuda_origin says where a run has the data of each tensor.
  */
 #include "passes.h"
 
@@ -39,7 +40,7 @@ bool fxa__cuda_has_mapped_coordinates(const fxa_problem *p) { return coords_is_m
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the load of element `index` of the int32 array in a slot. */
+/* Returns the load of element `index` of the int32 array that a run passes as `slot`. */
 static fxa_value coords_load(coords *c, fxa_slot slot, fxa_value index) {
     return fxa_builder_load(c->b, fxa_builder_tensor(c->b, c->added->slot[slot], FXA_I32, 1), &index, 1);
 }

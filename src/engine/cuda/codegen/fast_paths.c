@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Finds faster forms with the same bits: a shorter mask for tiles in which all row and key operands are equal (inside
- * one document), and the tanh of a soft cap, for which kernels have a polynomial at small scores.
+ * Finds two parts of a program for which kernels have faster code:
+ * - a mask that compares a value of the query (row operand) with a value of the key (key operand), such as document
+ *   ids; tiles in which all of these values are equal have a shorter mask
+ * - the tanh of a soft cap, which kernels compute by a polynomial if scores are small
  */
 #include "passes.h"
 
@@ -9,23 +11,24 @@
 
 /* ---- Tiles with equal row and key operands ----------------------------------------------------------------------- */
 
-/* Returns true if a node depends on a tensor that the row or key operand loads. */
+/* Returns true if a node depends on a tensor that a row or key operand (captured value per query or key) loads. */
 static bool fast_reads_operands(const cuda_work *w, int32_t node) {
     const fxa_program *p = w->c->program;
     uint64_t tensors = UINT64_C(1) << p->nodes[w->c->operands.q].imm | UINT64_C(1) << p->nodes[w->c->operands.k].imm;
     return w->inputs[node].tensors & tensors;
 }
 
-/* Returns true if a condition is row operand == key operand and both are ints. Floats with equal bits may be NaN, hence
- * unequal. */
+/* Returns true if a condition compares the value of the query (row operand) with that of the key by ==, and both are
+ * ints. Floats are excluded, because floats with equal bits may be NaN, hence unequal. */
 static bool fast_compares_operands(const cuda_work *w, const fxa__node *n) {
     if (n->op != FXA_OP_EQ || w->c->program->nodes[n->arg[0]].type == FXA_FLOAT) return false;
     return (n->arg[0] == w->c->operands.q && n->arg[1] == w->c->operands.k) ||
            (n->arg[1] == w->c->operands.q && n->arg[0] == w->c->operands.k);
 }
 
-/* Writes the conditions of the mask except row operand == key operand. Returns their number; -1 = the mask lacks this
- * equality, another condition reads the operands, or there are too many conditions. */
+/* Writes to conjuncts[] the conditions of the mask except row operand == key operand, and returns the number of these
+ * conditions. Returns -1 if the mask lacks this equality, if another condition reads these operands, or if there are
+ * too many conditions. */
 static int fast_document_mask(const cuda_work *w, int32_t conjuncts[CUDA_CONJUNCTS]) {
     const fxa_program *p = w->c->program;
     int32_t todo[CUDA_CONJUNCTS];

@@ -19,7 +19,7 @@ typedef struct fold {
     fxa_value *map;       /* [node of p] the node's value in b */
     fxa_value *factor;    /* [node of p] uniform factor, if map = base * factor; -1 = map is no such product */
     fxa_value *base;      /* [node of p] base, if map = base * factor; else -1 */
-    bool *wins;           /* [node of p] map = mulz(base, factor): 0 if base is 0, whatever factor is */
+    bool *wins;           /* [node of p] map = mulz(base, factor), which is 0 if base is 0, whatever factor is */
     bool *signs;          /* [node of p] true = an operation that reads the node distinguishes 0 and -0 */
     int32_t tensor[FXA_MAX_TENSORS]; /* [tensor of p] index of the tensor in b */
     bool finite;                     /* params that are factors are finite and not 0 */
@@ -31,12 +31,12 @@ static bool fold_is_uniform(const fold *r, int32_t node) { return fxa__lower_rat
 static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
 static bool fold_is_quotient(const fxa__node *n) { return n->op == FXA_OP_DIV || n->op == FXA_OP_DIVZ; }
 
-/* Returns true if n is a mulz or divz: its result is 0 if the first operand is 0, whatever the second is. The first
- * operand of a folded mulz is the varying one, unless the uniform one is finite and not 0. */
+/* Returns true if n is a mulz or divz, a product or quotient that is 0 if the first operand is 0, whatever the second
+ * operand is. */
 static bool fold_zero_wins(const fxa__node *n) { return n->op == FXA_OP_MULZ || n->op == FXA_OP_DIVZ; }
 
-/* Returns true if a node is finite and not 0 in every run. Then mul and mulz by the node differ at most by the sign of
- * a 0. */
+/* Returns true if a node is finite and not 0 in every run. x * node, and mulz(x, node), which is 0 if x is 0, then
+ * differ at most by the sign of a 0. */
 static bool fold_is_finite(const fold *r, int32_t node) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST) return n->type == FXA_FLOAT && isfinite(n->f) && n->f != 0;
@@ -44,7 +44,8 @@ static bool fold_is_finite(const fold *r, int32_t node) {
 }
 
 /* Returns the index of the operand of a product or quotient that is uniform while the other operand varies among the
- * pairs of a head; of a quotient, only the divisor (index 1) counts. -1 = none. */
+ * pairs of a head; of a quotient, only the divisor (index 1) counts. Operand 0 of a mulz, which makes the result 0 if
+ * it is 0, counts only if it is finite and not 0. -1 = none. */
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {
@@ -68,13 +69,14 @@ static fxa_value fold_operation(const fold *r, const fxa__node *n) {
     }
 }
 
-/* Rewrites node i, a mulz or divz whose varying operand x makes the result 0 if x is 0, whatever the uniform operand
- * is: the pair tests x, and the uniform operand is tested once per head. at: index of the uniform operand. */
+/* Rewrites node i, a mulz or divz whose result is 0 if its varying operand is 0, as mulz(base, factor). Each pair
+ * (q, k) tests only base for 0; factor is computed once per head. at: index of the uniform operand. */
 static void fold_product_zero(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    bool folds = r->wins[varying] && !r->signs[i]; /* a second mulz would turn a product of -0 into 0 */
+    /* A mulz of the varying operand is merged, unless that would change a sign of 0 that a node distinguishes. */
+    bool folds = r->wins[varying] && !r->signs[i];
     r->wins[i] = true;
     if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
     r->base[i] = folds ? r->base[varying] : r->map[varying];
@@ -101,9 +103,9 @@ static void fold_product(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
-/* Returns which operand of the product in (c * x) / c is c, whatever its value; -1 = node i is no such quotient.
- * Derivatives of soft caps have this form. Product and quotient are mul and div, or mulz and divz; divz turns a product
- * of -0 into 0. */
+/* If node i has the form (c * x) / c with a uniform c of any value, returns the index of the operand c of the product;
+ * else -1. Derivatives of soft caps have this form. The two operations are mul and div, or mulz and divz; with divz,
+ * which returns 0 for -0, no reader of node i may distinguish 0 and -0. */
 static int fold_cancels_at(const fold *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_is_uniform(r, n->arg[1])) return -1;

@@ -18,12 +18,12 @@ enum {
     JOINED = 1 << 6,       /* one program with all outputs, and the sources of its params and tensors */
     PROGRAM = 1 << 7,      /* the final program and its analyses */
     UNIT = 1 << 8,         /* known: nodes that value() and unit() return (unit: the uniform factor of the score) */
-    OPERANDS = 1 << 9,     /* known: what a pair reads besides q, k and the score */
+    OPERANDS = 1 << 9,     /* known: what value() and mask() read for a pair besides q, k and the score */
     BOUNDS = 1 << 10,      /* known: bounds of value(), of the derivative and of indices */
     GRADIENTS = 1 << 11,   /* known: how each requested gradient is summed */
     FAST_PATHS = 1 << 12,  /* known: conditions that uniform_mask() tests, tanh that softcap() computes */
     HOST_VALUES = 1 << 13, /* known: floats that the host computes for each run */
-    FUNCTIONS = 1 << 14,   /* known: nodes that each function of the text needs; functions called, not inlined */
+    FUNCTIONS = 1 << 14,   /* known: nodes that each function of the text needs; which functions are not inlined */
     TEXT = 1 << 15         /* the generated text */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values of a run that the text reads from f[] and i[]: params, and floats of params alone, computed in f64 and rounded
- * once. Kernels read these values from their arguments, which takes no registers.
+ * Values of a run that the text reads from f[] and i[]: params, and floats that depend on params alone, which are
+ * computed in f64 and rounded once. f[] and i[] are kernel arguments, so reading them takes no registers.
  */
 #include "codegen.h"
 
@@ -15,13 +15,13 @@ _Static_assert(FXA__CUDA_HOST_VALUES + 2 + 1 + FXA_CUDA_SOFTCAP_TERMS + 3 == FXA
                "f[] holds values of nodes, softcap_unit() and unit(), series_limit() and terms, and values of exp");
 
 #define FILL_SERIES_RANGE 0.6 /* |x| below which tanh x is computed by the polynomial */
-/* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial: with a tiny factor of the score
- * the terms round to 0. */
+/* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial. A tiny factor of the score
+ * would permit a larger limit, but the coefficients of its polynomial may round to 0. */
 #define FILL_MAX_SERIES_LIMIT 4096.
-/* Upper bound of the cap for softcap_exp(): an error of 2^-20 of the cap is then at most 2^-14. */
+/* Upper bound of the cap for softcap_exp(), whose error is 2^-20 * cap, hence at most 2^-14. */
 #define FILL_MAX_CAP 64.
-/* Lower bound of the unit (uniform factor of the score), and bound of exponents, for softcap_exp(): products of four
- * pairs are then finite. */
+/* Lower bound of the unit (uniform factor of the score) and upper bound of exponents for softcap_exp(), with which the
+ * product of the denominators of four scores is finite. */
 #define FILL_MIN_UNIT 0.125
 #define FILL_MAX_EXPONENT 28.
 
@@ -101,9 +101,9 @@ static void fill_exp(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* Writes to f[0], and returns, the factor that softcap() includes if the cap is a param. Writes the unit (uniform
- * factor of the score) to f[1]: 1, or 4 if the factor would overflow f32, which kernels detect (is_out_of_range() of
- * sm90/forward_epilogue.cuh). */
+/* For a new score = c * tanh(...) with a factor c of any size: splits c * log2(e) into f[0], by which softcap()
+ * multiplies, and f[1], the unit (uniform factor of the score). f[1] is 1, or 4 if c * log2(e) overflows f32, which
+ * kernels detect (is_out_of_range() of sm90/forward_epilogue.cuh). Returns the unrounded f[0]. */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->computed.gain, params) * FXA__CUDA_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);
@@ -111,8 +111,9 @@ static double fill_cap(const fxa__cuda_program *p, const double *params, float *
     return cap / unit;
 }
 
-/* Writes what softcap() reads: series_limit(), the terms of its polynomial, and the values of softcap_exp(). The limit
- * is 0, so that the polynomial is not used, if a term is not finite. */
+/* Writes the constants of softcap(): series_limit(), the coefficients of softcap_series(), exp_limit() and the
+ * constants of softcap_exp(). If a coefficient is not finite, series_limit() is 0, so that kernels do not use the
+ * polynomial. */
 static void fill_softcap(const fxa__cuda_program *p, const double *params, float *f) {
     double factor = fill_value(p->program, p->computed.softcap_factor, params), power = factor,
            limit = FILL_SERIES_RANGE / fabs(factor), unit = 1;
@@ -129,8 +130,8 @@ static void fill_softcap(const fxa__cuda_program *p, const double *params, float
     }
 }
 
-/* Returns x, the unit (uniform factor of the score), as a float. If x is > 0 and finite, so is the result, because 0 *
- * -inf and infinity * 0 would be NaN. */
+/* Returns x, the unit (uniform factor of the score), as a float. If x is > 0 and finite, the result is > 0 and finite
+ * too: a unit of 0 or infinity would turn scores of -inf or 0 into NaN. */
 static float fill_unit(double x) {
     float unit = (float)x;
     if (x > 0 && unit < FLT_MIN) return FLT_MIN;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides what a pair reads besides the score, q and k: a value of the diagonal row (a table over q - k), an element of
- * the dense tensor (captured, an element per pair), a row and a key operand (captured values per query and per key);
- * and which ints a pair computes from an int of its tile (codegen/tile_values.c).
+ * Decides what value() and mask() read for a pair (q, k) besides the score, q and k:
+ * - diagonal row: a table over q - k
+ * - dense tensor: a captured tensor with an element per pair
+ * - row operand and key operand: captured values per query and per key
+ * - ints that are computed from an int per tile (codegen/tile_values.c)
  */
 #include "passes.h"
 
@@ -40,8 +42,8 @@ static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     }
 }
 
-/* Returns true if a pair computes a node, which depends on b, h and q - k alone, faster than it loads the node from the
- * diagonal row. */
+/* Returns true if a kernel computes a node, which depends on b, h and q - k alone, faster than it loads the node from
+ * the diagonal row, the table over q - k. */
 static bool operands_is_cheap(const cuda_work *w, int32_t node) {
     int left = OPERANDS_MAX_OPERATIONS;
     return operands_count_down(w, node, &left);
@@ -52,8 +54,8 @@ static bool operands_is_diagonal(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
-/* Chooses the float that the diagonal row tabulates: it depends on b, h and q - k alone, and is value() or an operand
- * of a node of value() or derivative that depends on more. Of several, chooses the last node. */
+/* Chooses the float that the diagonal row tabulates: the last node that depends on b, h and q - k alone and is value()
+ * itself, or an operand of a node of value() or the derivative that does not depend on these alone. */
 static void operands_find_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.diagonal = -1;
@@ -67,8 +69,8 @@ static void operands_find_diagonal(cuda_work *w) {
                 w->c->operands.diagonal = x;
         }
     }
-    /* The forward has the diagonal row in shared memory. The backward would load the value from global memory; it
-     * computes the same bits instead if that is cheaper. */
+    /* The forward has the diagonal row (table over q - k) in shared memory. The backward would load its elements from
+     * global memory, so it computes the same bits if this is cheaper. */
     if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
         w->rounded = w->c->operands.diagonal;
         w->c->operands.diagonal = -1;
@@ -117,8 +119,9 @@ static bool operands_is_operand(const cuda_work *w, int32_t node) {
     return node == w->c->operands.q || node == w->c->operands.k;
 }
 
-/* Decides how i64 elements are compared. If both sides of every comparison are row and key operand and only the mask
- * compares them, the operands are saturated to 32 bits; else pairs load all 64 bits, and no i64 load is an operand. */
+/* Decides how i64 elements are compared. If every 64-bit comparison that reads the row or key operand compares these
+ * two, and only for the mask, the operands are saturated to 32 bits. Else no i64 load is an operand, and each pair
+ * (q, k) loads all 64 bits. */
 static void operands_i64(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;

@@ -9,15 +9,15 @@
 
 enum { CALL_LIMIT_FORWARD = 100, CALL_LIMIT_BACKWARD = 160, CALL_SHARED = 8 };
 
-/* Makes values that depend on a row, key or pair (levels from `from` on) local variables of the functions that read
- * them. Values of a run or head stay members of Program. */
+/* Makes values of level `from` and of later levels local variables of the functions that read these values. Values of
+ * earlier levels stay members of Program. */
 static void call_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
-/* Makes the functions that the emitters x and y write read the same members of Program: values of a run or head, and
- * base addresses of loads. */
+/* Makes the functions that the emitters x and y write read the same members of Program: values that are equal in a run
+ * or head, and base addresses of loads. */
 static void call_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
         if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
@@ -37,15 +37,16 @@ static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     }
 }
 
-/* Makes pairs read a node as the expression as_float or as_int, by the node's type. node: -1 = none. */
+/* Makes functions of pairs use the expression as_float or as_int, by the node's type, as the value of a node. node: -1
+ * = none. */
 static void call_replace(cuda_work *w, int32_t node, const char *as_float, const char *as_int) {
     if (node < 0) return;
-    FXA__ASSERT(!w->emit.pairs.given[node]); /* a node is one operand only */
+    FXA__ASSERT(!w->emit.pairs.given[node]); /* the node has no such expression yet */
     w->emit.pairs.given[node] = w->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* Makes pairs read values that tile() computes (w->tiles) as members of the tile, except those that pairs read as row
- * or key operand. */
+/* Makes functions of pairs compute the nodes of w->tiles from the members that tile() computes, except nodes that
+ * call_replace() has given an expression. */
 static void call_replace_tiles(cuda_work *w) {
     const cuda_tile *tiles = w->tiles;
     for (int32_t i = 0; i < w->c->program->n_nodes; i++)
@@ -56,8 +57,8 @@ bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node) {
     return w->tiles[node].kind && w->emit.pairs.used[node] && w->emit.pairs.given[node] == w->tiles[node].text;
 }
 
-/* Marks as needed the nodes that expressions of tile-level values read. Visits the last nodes first, because their
- * expressions may read other tile-level values. */
+/* Marks as needed the nodes that the expressions of w->tiles read. Visits the last node first, because an expression
+ * may read earlier nodes that are in w->tiles too. */
 static void call_require_tiles(cuda_work *w) {
     for (int32_t i = w->c->program->n_nodes - 1; i >= 0; i--) {
         const cuda_tile *x = &w->tiles[i];
@@ -116,11 +117,12 @@ static bool call_open(cuda_work *w) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_require(&w->emit.gradients, p->outputs[i].index[d], CUDA_GRADIENTS);
     }
-    for (int32_t i = 0; i < p->n_nodes; i++) w->emit.mask64.base[i] = 0; /* base addresses would occupy registers */
+    /* mask_whole() is rarely called, so its loads have no base addresses per head: these would occupy registers. */
+    for (int32_t i = 0; i < p->n_nodes; i++) w->emit.mask64.base[i] = 0;
     if (w->i64_operands && !w->backward)
         fxa__lower_emit_require(&w->emit.mask64, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) call_localize(emits[i], FXA__EMIT_ROW);
-    /* the second round gives the first emitters the members that the first round added for later ones */
+    /* The second round gives emits[1] and emits[2] the members that the first round added for emits[2] and emits[3]. */
     for (int i = 0; i < 2; i++)
         for (int k = 1; k < 4; k++) call_share(&w->emit.pairs, emits[k]);
     return true;
@@ -128,7 +130,8 @@ static bool call_open(cuda_work *w) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Returns which functions read the row or key operand: 2 = value(), 1 = the mask alone, 0 = none. */
+/* Returns which functions read q_word or k_word, the captured values per query and key: 0 = none, 1 = only mask(), 2 =
+ * also value() or user_backward(). */
 static int call_operands(const cuda_work *w) {
     int32_t operands[] = {w->c->operands.q, w->c->operands.k};
     int max_user = 0;
@@ -140,9 +143,9 @@ static int call_operands(const cuda_work *w) {
     return max_user;
 }
 
-/* Returns the bits of PROG_OUT_OF_LINE. The limits correspond to five seconds of compilation: a forward inlines the
- * functions for 64 pairs in three places, a backward for 32 pairs in two. Pairs share values of rows and keys, except
- * in gradients, for which the compiler computes these values in every pair. */
+/* Returns the bits of PROG_OUT_OF_LINE. A function over the limit is called, because inlining it would take the
+ * compiler more than five seconds: a forward has 3 * 64 copies of it, a backward 2 * 32. CALL_SHARED pairs (q, k) share
+ * the statements that depend on q or k alone; in functions of gradients the compiler repeats these for each pair. */
 static int call_bits(const cuda_work *w) {
     int limit = w->backward ? CALL_LIMIT_BACKWARD : CALL_LIMIT_FORWARD;
     uint32_t values = w->c->switches.user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_DERIVATIVE;

@@ -26,7 +26,7 @@ _Static_assert(CUDA_GRADIENTS <= UINT8_MAX, "fxa__emit.used and cuda_work.need a
 /* Names of the tensors and params that passes add to the score program, which does not declare them. "" = not added. */
 enum { CUDA_NAME = 40 };
 typedef struct cuda_added {
-    char slot[FXA_SLOT_COUNT][CUDA_NAME]; /* names of int32 arrays in slots of a run */
+    char slot[FXA_SLOT_COUNT][CUDA_NAME]; /* [fxa_slot] names of the int32 arrays that a run passes */
     /* names of tensors and params of the caller's backward program */
     char bprop_tensor[FXA_MAX_TENSORS][CUDA_NAME], bprop_param[FXA_MAX_PARAMS][CUDA_NAME];
 } cuda_added;
@@ -41,12 +41,15 @@ typedef struct cuda_param_names {
 } cuda_param_names;
 
 enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUDA_TILE_EQUAL };
-/* How pairs compute a node from t<node>, a member that tile() computes. */
+/* The expression by which functions of a pair (q, k) compute a node from t<node>, an int or float that tile() computes
+ * once per tile. */
 typedef struct cuda_tile {
     uint8_t kind;
-    int32_t left;   /* node. SUM: t is the value of this node; FLOAT: t is this value as a float */
-    int32_t right;  /* node, -1 = none. DIFFERENCE: t is left - right saturated to 32 bits; EQUAL: modulo 2^32 */
-    int32_t row;    /* node that the expression reads besides t; -1 = none */
+    /* nodes that tile() reads, right -1 = none. t<node> by kind: SUM left, FLOAT (float)left, DIFFERENCE left - right
+     * saturated to 32 bits, EQUAL left - right modulo 2^32 */
+    int32_t left;
+    int32_t right;
+    int32_t row;    /* node that the expression reads besides t<node>; -1 = none */
     char text[112]; /* the expression */
 } cuda_tile;
 
@@ -57,7 +60,7 @@ enum { CUDA_CONJUNCTS = 16 };
 typedef struct cuda_work {
     fxa__host *host;
     const fxa__problem *problem; /* NULL = the text is generated from a config, in tests */
-    fxa__cuda_config config;     /* what to generate; programs and assumptions are those of passes 1 to 6 */
+    fxa__cuda_config config;     /* what to generate; passes 1 to 6 set its programs and assumptions */
     cuda_added added;            /* names that passes add */
     bool backward;               /* true = the text is of a backward pass */
     uint32_t done;               /* bits of the results that the passes have produced so far (codegen/generate.c) */
@@ -72,13 +75,15 @@ typedef struct cuda_work {
     uint8_t *need;         /* pass 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
 
     /* Pass 10. */
-    cuda_tile *tiles;  /* values that tile() computes */
-    bool i64_operands; /* true = row and key operand are i64 elements saturated to 32 bits; the mask compares 64 */
-    /* backward: node of a float that the forward reads, rounded, from the diagonal row; the backward computes it, and
-     * must not make it part of an fma. -1 = none */
+    cuda_tile *tiles; /* values that tile() computes */
+    /* true = the row and key operand (captured values per query and key) are i64 elements saturated to 32 bits;
+     * the mask nevertheless has the result of comparing all 64 bits */
+    bool i64_operands;
+    /* backward: float node that the forward reads, rounded to f32, from the table of diagonal(). The backward computes
+     * the node, and must not fuse it into an fma, which would not round it. -1 = none */
     int32_t rounded;
 
-    uint8_t *in_bounds; /* pass 11: bit d of a load set = its index d is inside the tensor */
+    uint8_t *in_bounds; /* pass 11, loads: bit d is set if index d is always inside the tensor */
     bool *wanted;       /* pass 12, [outputs]: true = the output is a requested gradient and not always 0 */
     int32_t conjuncts[CUDA_CONJUNCTS]; /* pass 13, [n_conjuncts]: conditions of uniform_mask() */
     int n_conjuncts;                   /* pass 13: -1 = no uniform_mask() */
@@ -86,9 +91,9 @@ typedef struct cuda_work {
 
     /* Pass 15: emitters of the text's functions, with the nodes that these functions need. */
     struct {
-        fxa__emit pairs;     /* value(), mask(), user_backward(), whose pairs have all operands */
-        fxa__emit gradients; /* partials() and scatter(), whose pairs have only q and k */
-        fxa__emit tile;      /* tile(), which computes values of the first pair of a tile */
+        fxa__emit pairs;     /* value(), mask(), user_backward(): may read all members of struct Pair */
+        fxa__emit gradients; /* partials() and scatter(): read only q and k of struct Pair */
+        fxa__emit tile;      /* tile(): values that are computed once per tile, for its first pair (q, k) */
         fxa__emit mask64;    /* mask_whole(), the mask that compares 64-bit elements */
     } emit;
 } cuda_work;
@@ -112,8 +117,9 @@ fxa_status fxa__cuda_prepare_user_backward(cuda_work *w, fxa_error *err);
 fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err);
 /* codegen/assumptions.c. Produces config.assumed. */
 fxa_status fxa__cuda_find_assumptions(cuda_work *w, fxa_error *err);
-/* codegen/join.c. Consumes the score program and its derivative or the caller's backward. Produces w->joined: all
- * outputs in one program with dscore = 1, constants as params and score = product * scale; c->params and c->source. */
+/* codegen/join.c. Consumes the score program and its derivative or the caller's backward. Produces w->joined, all
+ * outputs in one program with dscore = 1, constants as params, and score = (product of Q and K) * scale. Produces the
+ * sources of its params and tensors, c->params and c->source. */
 fxa_status fxa__cuda_join_and_scale(cuda_work *w, fxa_error *err);
 /* codegen/fold_factors.c. Consumes w->joined. Produces c->program, in which divisions by uniform values are products
  * and uniform factors of one product are one factor, and its analyses. */
@@ -121,8 +127,8 @@ fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err);
 /* codegen/split_unit.c. Produces the nodes that value() and unit() (the uniform factor of the entire score) return, and
  * which of value, derivative and mask the text has. If the factor may be <= 0, folds again without finite_factors. */
 fxa_status fxa__cuda_split_unit(cuda_work *w, fxa_error *err);
-/* codegen/operands.c. Produces c->operands, what a pair reads besides q and k, and w->tiles, the values that pairs
- * compute from a value of their tile. */
+/* codegen/operands.c. Produces c->operands, what value() and mask() read for a pair (q, k) besides q, k and the score,
+ * and w->tiles, the ints and floats of a pair that are computed from a value per tile. */
 fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err);
 /* codegen/bound_values.c. Produces the bound of value(), whether the derivative may be infinite, and which indices need
  * no guard for the sizes of the captured tensors. */
@@ -131,8 +137,8 @@ fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err);
 fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err);
 /* codegen/fast_paths.c. Produces the conditions of uniform_mask() and the tanh of softcap(). */
 fxa_status fxa__cuda_choose_fast_paths(cuda_work *w, fxa_error *err);
-/* codegen/choose_host_values.c. Produces the floats of params alone that the host computes, and their indices in
- * f[]. */
+/* codegen/choose_host_values.c. Produces the floats that the host computes because they depend on params alone, and
+ * the index of each in f[]. */
 fxa_status fxa__cuda_choose_host_values(cuda_work *w, fxa_error *err);
 /* codegen/out_of_line.c. Produces the nodes that each function of the text needs, and which functions kernels call
  * instead of inlining them. */
@@ -156,14 +162,15 @@ int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
 
 /* Appends `text` to the generated text. */
 void fxa__cuda_put(const cuda_work *w, const char *text);
-/* Appends the declarations of q_len, k_len and heads that static functions of (b, h) read; with `diagonal` also of q
- * and k, the first pair of diagonal d. */
+/* Appends the declarations of q_len, k_len and heads, which static functions of (b, h) read. diagonal: true = also
+ * declares q and k, set to the first query and key with q - k = d. */
 void fxa__cuda_lengths_write(const cuda_work *w, bool diagonal);
-/* Appends the beginning of a function of pair p: the statements of the functions in `bits` (CUDA_VALUE, ...) for rows,
- * keys and pairs. */
+/* Appends the beginning of a function of pair p: the statements that depend on q or k and that the functions in `bits`
+ * (CUDA_VALUE, ...) need. */
 void fxa__cuda_pair_write(const cuda_work *w, const fxa__emit *e, uint32_t bits);
-/* Opens *e for a static function that returns nodes[n], and appends the statements of levels up to max_level that
- * compute them, without members of Program. Returns false if memory ran out. The caller closes *e in any case. */
+/* Opens *e for a static function that returns nodes[n], and appends the statements up to max_level that compute these
+ * nodes. The statements read no member of Program. Returns false if memory ran out. The caller closes *e in any
+ * case. */
 bool fxa__cuda_static_write(const cuda_work *w, const int32_t *nodes, int32_t n, fxa__emit_level max_level,
                             fxa__emit *e);
 
@@ -181,7 +188,7 @@ bool fxa__cuda_is_run(const cuda_work *w, int32_t node);
 /* codegen/tile_values.c: writes the bounds of int nodes, for coordinates and lengths up to FXA__CUDA_LENGTH, to out[n].
  * Other nodes are unbounded. */
 void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
-/* Writes to out[n] how pairs compute each node from a value of their tile. */
+/* Writes to out[n], for each node, the expression that computes it for a pair (q, k) from a value per tile. */
 void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
 /* codegen/place_gradients.c: returns true if a node is this float constant. */
@@ -194,15 +201,15 @@ bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
 /* codegen/param_names.c. */
 /* Writes the expressions by which the text reads params and host values. */
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
-/* Makes the functions that e writes read params by the names of w->names. Must precede fxa__lower_emit_require on e.
- * All functions use these names, so they all read the same bits. members: true = e writes functions of pairs, which can
- * read members of Program. */
+/* Makes the functions that e writes read params by the names of w->names, so that all functions read the same bits.
+ * Must precede fxa__lower_emit_require on e. members: true = the functions may read members of Program, false = they
+ * are static. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
-/* codegen/out_of_line.c: returns true if pairs load 64-bit elements and tile_class() alone reads row and key operands:
- * the backward of sm90 lacks registers for both. */
+/* codegen/out_of_line.c: returns true in a backward with i64_operands: the mask then loads 64-bit elements, and only
+ * tile_class() reads the packed row and key operands, because the sm90 kernel lacks registers for both. */
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
-/* Returns true if pairs read a node as member t<node> of the tile. */
+/* Returns true if functions of a pair (q, k) compute a node from t<node>, a member that tile() computes. */
 bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);
 
 /* codegen/write_tile_functions.c: writes unit(), diagonal() and tile_class(). Returns false if memory ran out. */

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Decides how each requested gradient of a param or captured tensor is summed: along diagonals (a term for each q - k),
- * not at all because it is dS itself (dense tensor, an element per pair), over all pairs of a head, or per pair by
- * scatter(); and which sums are exact (FxaExact).
+ * Decides how the terms of each requested gradient of a param or captured tensor are added:
+ * - dS summed over the pairs of each q - k, if the diagonal row (table over q - k) is a captured tensor
+ * - dS stored as it is, for the dense tensor, which has an element per pair (q, k)
+ * - one sum over all pairs of a head
+ * - by scatter(), pair by pair
+ * Also decides which sums are exact (FxaExact).
  */
 #include "passes.h"
 
@@ -12,9 +15,9 @@ bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x) {
     return p->nodes[node].op == FXA_OP_CONST && p->nodes[node].type == FXA_FLOAT && p->nodes[node].f == x;
 }
 
-/* Returns true if an output is the gradient of what node `load` loads, and the new score's derivative by the loaded
- * value is 1: kernels then sum or store dS itself. With a user backward dS is not summed along diagonals, because
- * kernels compute dQ and dK from another dS. */
+/* Returns true if an output is the gradient of the element that node `load` reads, and the new score's derivative by
+ * this element is 1: kernels then sum or store dS itself. Returns false for the diagonal with a user backward, because
+ * the dS of dQ and dK is then the result of user_backward(). */
 static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.user_backward && load == w->c->operands.diagonal) return false;
@@ -75,8 +78,8 @@ static void grads_choose_sums(cuda_work *w) {
     }
 }
 
-/* Chooses the tensors whose gradients are summed in FxaExact: several pairs, diagonals or heads add to one element in
- * any order, but results must be deterministic. Excludes tensors with an element per pair. */
+/* Chooses the tensors whose gradients are summed in FxaExact: those with one sum per head, and, if results must be
+ * deterministic, those to one of whose elements several pairs add in any order. */
 static void grads_choose_exact(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;

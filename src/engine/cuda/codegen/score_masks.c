@@ -26,8 +26,8 @@ static void scoremask_mark(const fxa_program *p, const uint16_t *reads, int32_t 
         for (int k = 0; parts[i] && scoremask_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
 }
 
-/* Returns the conjunction of the marked conditions that read the score (wanted), or of those that do not (!wanted); -1
- * = there are none. */
+/* Returns the conjunction of conditions of the mask (marked in `parts`): of those that read the score if `wanted`, else
+ * of those that do not read the score; -1 = there are none. */
 static fxa_value scoremask_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
                                 const fxa_value *map, bool wanted) {
     fxa_value all = -1;
@@ -51,8 +51,8 @@ static void scoremask_build(fxa_builder *b, const fxa_program *p, const uint16_t
     fxa_builder_set_mask(b, rest < 0 ? fxa_builder_bool(b, 1) : rest);
 }
 
-/* Sets *out to a program like p whose mask does not read the score: p itself, with another reference, if its mask does
- * not. */
+/* Sets *out to a program like p whose mask does not read the score. If the mask of p does not read the score, *out is p
+ * with one more reference. */
 static fxa_status scoremask_move(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err) {
     size_t n = (size_t)p->n_nodes;
     fxa_builder *b = NULL;

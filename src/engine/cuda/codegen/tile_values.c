@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile-level values: what a pair reads from its tile. In a tile, q and k are those of the tile's first pair plus
- * offsets that are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a
+ * Tile-level values, which are computed once per tile. The q and k of a pair are q and k of the tile's first pair plus
+ * offsets, which are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a
  * constant, and a comparison of two such ints compares a tile-level int with a constant: one instruction per pair.
  */
 #include "passes.h"
@@ -53,8 +53,8 @@ void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out) {
 
 enum { TILE_COEF = 1 << 16, TILE_VARYING = 1 << FXA_INPUT_Q | 1 << FXA_INPUT_K };
 
-/* Returns true if an int node depends on q and k by affine terms only, so that the rest of its value is equal for all
- * pairs of a tile. */
+/* Returns true if an int node is affine in q and k: its value is a multiple of q, plus a multiple of k, plus an int
+ * that is equal for all pairs of a tile. */
 static bool tile_is_affine(const cuda_work *w, int32_t node) {
     const fxa__linear *f = &w->affine[node];
     uint32_t others = TILE_VARYING | 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
@@ -66,8 +66,8 @@ static bool tile_is_affine(const cuda_work *w, int32_t node) {
 
 static bool tile_varies(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
 
-/* Returns true if an affine int equals its affine form for all pairs of any tile: the int does not depend on q and k,
- * or no operation of it overflows. */
+/* Returns true if no overflow can make an affine int differ from the exact sum of the terms in q and k and the rest:
+ * the int does not depend on q and k, or none of its operations overflows. */
 static bool tile_is_exact(const cuda_work *w, int32_t node) {
     const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
     return !tile_varies(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
@@ -98,8 +98,8 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* Makes pairs compute the float of an affine int as a tile-level float plus the pair's offset. The sum is exact while
- * both terms are below 2^24. */
+/* For a conversion of an affine int to float: makes pairs add the offset of the pair, as a float, to a float that is
+ * computed once per tile. The sum is exact while both terms are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];
@@ -110,8 +110,8 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* For row < k + c or row <= k + c (or both sides exchanged), where `row` does not depend on k, and c is uniform in a
- * tile: makes pairs compare row - (k0 + c) with k - k0, k0 being the tile's first key. */
+/* For a comparison (<, <=) of `row` and k + c, on either side, where `row` does not depend on k, and c is uniform in a
+ * tile: makes pairs compare row - (k0 + c) with k - k0, where k0 is the tile's first key. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Prepares the caller's backward program (bprop). Backward program and score program become one text, so the params and
- * tensors of the backward program get names that the score program does not declare (codegen/added_names.c). The
- * coordinates of the backward program become those of the problem.
+ * tensors of the backward program get names that the score program does not declare (codegen/added_names.c). Inputs q,
+ * k, ... and lengths are replaced by the coordinates and lengths of the problem (codegen/coordinates.c).
  */
 #include "passes.h"
 

@@ -51,8 +51,8 @@ static const char *targets_lanes(const cuda_work *w, int32_t output) {
     return kind == FXA__GRAD_ROW ? "KEY_LANES" : kind == FXA__GRAD_KEY ? "QUERY_LANES" : NULL;
 }
 
-/* Writes the addition of a pair's term to one element of a tensor's gradient, if its indices are inside. Gradients of
- * params are sums (partials()), so scatter() adds none. */
+/* Writes the addition of a pair's term to one element of a captured tensor's gradient, if the element is inside the
+ * tensor. Gradients of params are not scattered: they are sums (partials()). */
 static void targets_add(const cuda_work *w, int32_t output) {
     const fxa__output *out = &w->c->program->outputs[output];
     const char *lanes = targets_lanes(w, output);
@@ -118,7 +118,8 @@ static bool targets_sums(const cuda_work *w) {
     return ok;
 }
 
-/* Writes diagonal_place(). All pairs of a diagonal add to one element; the statements use the diagonal's first pair. */
+/* Writes diagonal_place(), which returns the index of the element to which all pairs (q, k) with q - k = d add: the
+ * statements compute it for the first pair of the diagonal d. */
 static bool targets_diagonal(const cuda_work *w) {
     if (!w->c->switches.grad_diagonal) return true;
     const fxa__node *load = &w->c->program->nodes[w->c->operands.diagonal];

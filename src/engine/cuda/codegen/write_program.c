@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Writes program.cuh; common/program_interface.cuh describes what it defines. Values that depend on neither row nor key
- * are members of Program, which head() computes. Every other value is computed in the functions that need it, from the
- * pair: the compiler shares what pairs of unrolled loops have in common. codegen/write_tile_functions.c writes the
- * static functions, codegen/write_gradients.c the gradients of params and captured tensors.
+ * are members of Program, which head() computes. Every other value is computed from the pair (q, k), in each function
+ * that needs it; the compiler merges equal computations of the pairs of an unrolled loop.
+ * codegen/write_tile_functions.c writes the static functions, codegen/write_gradients.c the gradients of params and
+ * captured tensors.
  */
 #include "passes.h"
 
@@ -45,7 +46,8 @@ void fxa__cuda_pair_write(const cuda_work *w, const fxa__emit *e, uint32_t bits)
 
 /* ---- Functions of pairs ------------------------------------------------------------------------------------------ */
 
-/* Writes the declarations of members of Program for params in device memory; with `fill` the code that sets them. */
+/* Writes the members of Program that hold params in device memory. fill: false = writes the declarations of these
+ * members, true = the statements that set these members. */
 static void write_scalars(cuda_work *w, bool fill) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -75,7 +77,7 @@ static void write_head(cuda_work *w) {
     fxa__cuda_put(w, "    }\n");
 }
 
-/* Writes the statement that computes t<node>, the member of tile() for a node. */
+/* Writes the statement of tile() that sets t<node>, a member of Program. */
 static void write_tile_member(cuda_work *w, int32_t node) {
     const cuda_tile *x = &w->tiles[node];
     FXA__ASSERT(x->left >= 0 && (x->right >= 0) == (x->kind == CUDA_TILE_DIFFERENCE || x->kind == CUDA_TILE_EQUAL));
@@ -188,9 +190,9 @@ static void write_uniform_mask(cuda_work *w) {
     fxa__cuda_put(w, ";\n    }\n");
 }
 
-/* Writes mask_whole(), the mask that compares 64-bit elements. Kernels call mask_whole() only if the row operand, an
- * element saturated to 32 bits, is INT32_MIN or INT32_MAX: other equal operands are equal elements, and unequal
- * operands are unequal elements. */
+/* Writes mask_whole(), the mask that compares entire 64-bit elements. mask() compares elements saturated to 32 bits,
+ * and calls mask_whole() if the saturated element of the query is INT32_MIN or INT32_MAX: any other saturated element
+ * equals another one only if the 64-bit elements are equal too. */
 static void write_mask64(cuda_work *w) {
     fxa__cuda_put(w, "#define fxa__get_whole fxa__rare_whole\n"
                      "    FXA_INLINE bool mask_whole(const FxaArgs &a, const Pair &p) const\n    {\n");
@@ -203,7 +205,7 @@ static void write_mask(cuda_work *w) {
     if (!w->c->switches.mask) return;
     bool is_64_bit = w->i64_operands && !w->backward;
     if (is_64_bit) write_mask64(w);
-    /* The mask never reads the score: codegen/score_masks.c moved conditions that do into the score. */
+    /* The mask never reads the score: codegen/score_masks.c moves conditions that read the score out of the mask. */
     fxa__cuda_put(w, "    FXA_INLINE bool mask(const FxaArgs &a, const Pair &p) const\n    {\n");
     if (is_64_bit)
         fxa__cuda_put(w,

@@ -48,7 +48,8 @@ static bool tilefn_unit(const cuda_work *k) {
     return ok;
 }
 
-/* Writes diagonal(). All pairs of a diagonal have one value; the statements use the first pair of the diagonal. */
+/* Writes diagonal(), which returns the value that all pairs (q, k) with q - k = d share: the statements compute it for
+ * the first pair of the diagonal d. */
 static bool tilefn_diagonal(const cuda_work *k) {
     if (k->c->operands.diagonal < 0) return true;
     fxa__cuda_put(k, "    static FXA_INLINE float diagonal(const FxaArgs &a, int b, int h, int d)\n    {\n");
@@ -58,8 +59,9 @@ static bool tilefn_diagonal(const cuda_work *k) {
     return ok;
 }
 
-/* Text that reads the range of values of a load in a tile: of the row and key operand from the packed operands, of
- * other loads from tables of {minimum, maximum} (FxaArgs.ranges). A load without a table may have any value. */
+/* Text that reads the range of the values that a load has in a tile. A captured tensor with a value per query or per
+ * key is packed with ranges (FxaOperand.ranges); ranges of other loads are in tables (FxaArgs.ranges). A load without a
+ * table may have any value. */
 static const char tilefn_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
 static const char tilefn_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
@@ -100,9 +102,9 @@ static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
 
-/* A tile_class() with more loads of ranges, or more nodes, is called instead of inlined: the kernel that writes tile
- * lists evaluates it in three places, and a range takes two loops. Inlined, 16 ranges compile in 12 seconds, 64 in more
- * than 100. */
+/* A tile_class() with more loads of ranges, or with more nodes, is not inlined, because that would take too long to
+ * compile: the kernel that writes tile lists calls tile_class() in three places, and a range takes two loops. Inlined,
+ * 16 ranges compile in 12 seconds, 64 ranges in more than 100 seconds. */
 enum { TILEFN_MAX_LOADS = 4, TILEFN_MAX_NODES = 128 };
 
 static const char *tilefn_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }

@@ -102,8 +102,8 @@ static void args_captures(fxa__cuda_call *c) {
     }
 }
 
-/* Sets the view of the dense tensor (captured, an element per pair). The load of this tensor has indices b and h, if
- * any, before q and k. */
+/* Sets the view of the dense tensor (captured, an element per pair). Axes of the tensor: b, h, both or neither, then q
+ * and k. */
 static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->operands.dense < 0) return;
@@ -265,7 +265,7 @@ void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list
 
 struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     struct FxaDivisor d = {0, 0};
-    if (by < 1) by = 1; /* the problem is empty */
+    if (by < 1) by = 1; /* an empty problem divides by 1 */
     while ((int64_t)1 << d.shift < by) d.shift++;
     FXA__ASSERT(by <= INT64_C(1) << 31 && (UINT64_C(1) << (31 + d.shift)) / (uint64_t)by < UINT32_MAX);
     d.factor = (unsigned)((UINT64_C(1) << (31 + d.shift)) / (uint64_t)by + 1);

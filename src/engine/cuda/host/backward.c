@@ -60,21 +60,21 @@ static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, in
                             c->code->unit[FXA__CUDA_PREPOST].shape.threads, params);
 }
 
-/* Launches the postprocess of dQ. With negated products of Q and K (a.turned) K was negated, so the sum of dQ is
- * negated too; the postprocess multiplies the sum by the negated scale. */
+/* Launches the postprocess of dQ, which multiplies the sum of dQ by the scale. For a negative scale (a.turned) kernels
+ * have negated K, so that sum has the wrong sign, and the postprocess multiplies by the absolute value of the scale. */
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
     fxa__cuda_grid grid = {c->at.pad_rows / FXA_DQ_SHARE_ROWS, c->p->in.hq, 1};
-    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no kernel adds to dQ */
+    if (c->a.sent_all == 0) c->a.sent = NULL; /* without keys no kernel adds to dQ or to `sent` */
     if (c->a.sent) grid = (fxa__cuda_grid){fxa__min_i64(grid.x * grid.y, BACKWARD_FINISH * c->self->processors), 1, 1};
     fxa_status status = backward_end(c, FXA__CUDA_POSTPROCESS, grid.x, grid.y);
     c->a.scale = scale;
     return status;
 }
 
-/* Launches a backward without batch entries: gradients of sinks, params and captured tensors are 0, and packed rows of
- * Q, K and V belong to no batch entry, so no attention kernel runs. */
+/* Launches what a backward without batch entries needs: gradients of sinks, params and captured tensors are sums of
+ * nothing. No attention kernel runs: packed rows of Q, K and V belong to no batch entry. */
 static fxa_status backward_of_nothing(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_prepasses(c, NULL));
     FXA_TRY(fxa__cuda_captured_grads_begin(c));
@@ -94,7 +94,7 @@ fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.keys));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     if (c->code->choice.converts)
-        c->follows_kernel = false; /* the preprocess reads O, dO and LSE before it waits for earlier kernels */
+        c->follows_kernel = false; /* the preprocess must start after the conversions: it reads before it waits */
     FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q)

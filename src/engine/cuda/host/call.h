@@ -20,12 +20,12 @@ typedef struct fxa__cuda_tile_list {
     bool is_written;         /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
 } fxa__cuda_tile_list;
 
-/* A captured tensor that depends on the row alone or the key alone, packed: a 32-bit word per position, and {minimum,
- * maximum} of every 64 positions (struct FxaOperand). */
+/* A captured tensor with one value per query or one per key, packed: a 32-bit word for each query or key, and {minimum,
+ * maximum} of every 64 words (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
     int32_t *data, *ranges; /* [batch, heads, pitch] words; [batch, heads, pitch / 64, 2] {minimum, maximum} */
     int64_t pitch;          /* words of a row of `data`, including padding */
-    int64_t length;         /* positions of a row: queries or keys */
+    int64_t length;         /* words of a row without padding: number of queries or of keys */
     int32_t heads, batch;   /* heads and batch entries with rows of their own; 1 = all share rows */
     int32_t node;           /* node that loads the tensor; -1 = nothing is packed */
 } fxa__cuda_packed_operand;
@@ -41,15 +41,15 @@ typedef struct fxa__cuda_diagonal_rows {
 
 /* Partial sums of the gradients of captured tensors and params. */
 typedef struct fxa__cuda_captured_sums {
-    float *sums;             /* [b, h, sum_rows, n_sums] partial sums, one row per warp */
-    int64_t sum_rows;        /* warps that write to `sums`, per (b, h) */
-    double *totals;          /* [b, h, n_sums] `sums` added over the warps */
-    struct FxaExact *params; /* [n_sums] exact sums of `totals` over b and h, of gradients of params */
-    void *parts;             /* [b, h, part_rows, part_size] sums along diagonals: f32, or FxaExact if exact */
+    float *sums;             /* [b, h, sum_rows, n_sums] partial sums: a row for each warp of each key tile */
+    int64_t sum_rows;        /* rows of `sums` for a (b, h): warps of all key tiles */
+    double *totals;          /* [b, h, n_sums] sum of the sum_rows rows of `sums` */
+    struct FxaExact *params; /* [n_sums] gradients of params: exact sums of `totals` over b and h */
+    void *parts;             /* [b, h, part_rows, part_size] sums of dS along diagonals: f32 or FxaExact */
     int32_t tiles;           /* key tiles of a (b, h) */
     int32_t part_rows;       /* rows of `parts`: `tiles`, or 1 = all key tiles add to one row of sq + sk elements */
     int32_t part_size;       /* elements of a row of `parts` */
-    bool one_row;            /* true = part_rows is 1, because there are many key tiles or the sums are exact */
+    bool one_row;            /* true = all key tiles add to one row of `parts`: part_rows is 1 */
     /* true = the gradient of the dense tensor is written to the caller's memory; `dense` is not used */
     bool direct;
     uint16_t *dense; /* [b, h, q, pitch] gradient of the dense tensor (captured, an element per pair), 16-bit */
@@ -64,41 +64,46 @@ enum { FXA__CUDA_AXES = 4 };
 /* Number of operands (Q, K, V, O, dO, dQ, dK, dV) that may have a copy in the workspace. */
 enum { FXA__CUDA_COPIES = 8 };
 
-/* Batch entries that use a page, for the gradients of paged K and V (common/paged_grads.cu). */
+/* For each page, the entries of the page table that use the page: common/paged_grads.cu adds their gradients. */
 typedef struct fxa__cuda_page_users {
-    int32_t *count; /* [n_pages] users of each page; 0 before the first launch */
+    int32_t *count; /* [n_pages] number of entries that use each page; 0 before the first launch */
     int32_t *used;  /* [1] length of `list`; 0 before the first launch */
-    int32_t *end;   /* [n_pages] index in `list` after the page's last user */
-    int32_t *list;  /* entries of the page table, sorted by page */
+    int32_t *end;   /* [n_pages] index in `list` after the last entry that uses the page */
+    int32_t *list;  /* entries of the page table, grouped by page */
 } fxa__cuda_page_users;
 
-/* Buffers of a run in its workspace. */
+/* Buffers in the workspace of a run. */
 typedef struct fxa__cuda_buffers {
     void *zero;           /* [zero_words] 32-bit words that are 0 before the first launch */
     size_t zero_words;    /* 32-bit words at `zero` */
     size_t counter_words; /* words at the start of `zero` that are counters, which every run leaves at 0 */
     uint32_t *next_tile;  /* counter of the tile scheduler: the next tile or work item to compute */
-    int32_t *recompute;   /* [query tiles] 1 + CTA that recomputes the tile, 0 = none; decode: flags of work items */
-    float *no_sink;       /* [hq] zeros: sink scores for FXA_SINK_ZERO */
-    fxa__cuda_packed_operand operand[2]; /* [0] row operand (a word per query), [1] key operand */
+    /* [query tiles] 1 + index of the CTA that recomputes a tile, 0 = none. Decode: flags of the stored work items, then
+     * a list of work items to recompute */
+    int32_t *recompute;
+    float *no_sink;                      /* [hq] zeros: sink scores for FXA_SINK_ZERO */
+    fxa__cuda_packed_operand operand[2]; /* captured tensors: [0] with a value per query, [1] per key */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t *ranges[FXA_CUDA_RANGES]; /* tables of {minimum, maximum}; NULL = the captured tensor is too large */
-    fxa__cuda_tile_list queries;      /* a row per query tile: forward, decode, dQ */
-    fxa__cuda_tile_list keys;         /* a row per key tile: backward */
+    int32_t *ranges[FXA_CUDA_RANGES]; /* {minimum, maximum} of captured tensors; NULL = tensor too large */
+    fxa__cuda_tile_list queries;      /* list for forward, decode and dQ: a row per query tile */
+    fxa__cuda_tile_list keys;         /* list for the backward kernel: a row per key tile */
     float *lse, *lse2, *delta;        /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
     float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
-    int32_t *first_share;             /* per 64 rows of dQ: how much of the rows' sum is stored (FxaArgs.first_share) */
-    /* FxaArgs.sent: [0] query blocks that the postprocess has taken; [1 ...] warps that have added all their dQ, per
-     * (b, KV head) */
+    int32_t *first_share;             /* per 64 rows of dQ: state of these rows in grad_q_sum (FxaArgs.first_share) */
+    /* FxaArgs.sent: [0] number of query blocks that the postprocess has taken; [1 + i] for (b, KV head) i: number of
+     * warps that have added all their dQ */
     uint32_t *reduced;
-    float *sink, *grad_sink;      /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
-    void *copy[FXA__CUDA_COPIES]; /* converted operands; dK or dV that kernels write and the caller did not request */
-    float *partial, *partial_ml;  /* decode, [items]: O of a work item; {maximum, sum} of each of its rows */
-    int *coordinates[FXA__CUDA_AXES];  /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
-    int32_t splits;                    /* decode: number of splits (parts of the keys) of a (b, KV head) */
-    int32_t item_splits;               /* decode: number of splits of a work item */
-    int32_t items;                     /* decode: number of work items */
-    int32_t cut[FXA_CUDA_DECODE_CUTS]; /* decode: cut[i] (b, KV head)s have items of item_splits >> (i + 1) splits */
+    float *sink, *grad_sink; /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
+    /* operands in the workspace that kernels use instead of the caller's, or that the caller did not pass (a dK or dV
+     * that is not requested); NULL = kernels use the caller's */
+    void *copy[FXA__CUDA_COPIES];
+    float *partial, *partial_ml;      /* decode, per work item: O; {maximum, sum} of each row of O */
+    int *coordinates[FXA__CUDA_AXES]; /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
+    int32_t splits;                   /* decode: number of splits (parts of the keys) of a (b, KV head) */
+    int32_t item_splits;              /* decode: number of splits (parts of the keys) of a work item */
+    int32_t items;                    /* decode: number of work items */
+    /* decode: cut[i] = number of (b, KV head)s whose work items have only item_splits / 2^(i + 1) splits */
+    int32_t cut[FXA_CUDA_DECODE_CUTS];
     fxa__cuda_captured_sums captured;
     fxa__cuda_page_users users;
     int32_t q_pad;    /* sq rounded up to a multiple of 128 */
@@ -120,7 +125,7 @@ typedef struct fxa__cuda_call {
     fxa_error *err;
     /* true = the stream's last work is a kernel of this run, and the next kernel may start before that kernel ends */
     bool follows_kernel;
-    bool packing_due; /* true = the launch that writes the next tile list also packs row and key operands */
+    bool packing_due; /* true = the launch that writes the next tile list also packs at.operand */
     fxa__cuda_buffers at;
     fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] tensors of the program (fxa__cuda_program.source) */
     _Alignas(128) struct FxaMaps maps;  /* tensor maps; the driver requires alignment 64 */
@@ -140,18 +145,19 @@ typedef struct fxa__cuda_grid {
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
-/* host/plan_tables.c: replaces tile lists and diagonal rows in the workspace by those written with the plan. */
+/* host/plan_tables.c: replaces tile lists and diagonal rows in the workspace by those that were written when the
+ * plan was created. */
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c);
-/* host/counters.c: replaces the workspace's counters by a part of the instance's counters, if the workspace has a part
- * or a part is free. */
+/* host/counters.c: replaces the workspace's counters by a part of the instance's counters, if a part belongs to the
+ * workspace or is free. */
 void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
 /* Sets all members of c->a except the tile list and members that only some launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
-/* Returns the scale that the unit (the uniform factor of the score) contains: the run's scale; with finite_factors its
- * absolute value, or 1 if the scale is 0. */
+/* Returns the scale that is part of the score's uniform factor: the run's scale; if finite_factors is set, the absolute
+ * value of the run's scale, but 1 for a scale of 0. */
 double fxa__cuda_unit_scale(const fxa__cuda_call *c);
 /* Returns the caller's operand of a slot. */
 fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
@@ -159,7 +165,7 @@ fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot
 fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
 /* Sets c->a.list; all tiles are computed if list->items is NULL. */
 void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
-/* Returns the constants by which kernels divide by `by`; by 1 if `by` is 0. */
+/* Returns the constants with which kernels divide a number by `by` (struct FxaDivisor); 0 counts as 1. */
 struct FxaDivisor fxa__cuda_divisor(int64_t by);
 /* Sets the number of query tiles of q_rows rows, and the order in which they are computed. */
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows);
@@ -171,30 +177,31 @@ void fxa__cuda_args_dq_order(fxa__cuda_call *c);
 
 /* Encodes the tensor map of a slot, with boxes of `rows` rows. Returns E_ENGINE if the driver refuses it. */
 fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out);
-/* Encodes the tensor map of `view` [b, h, q, k]. whole: false = batch entries or heads share elements if their stride
- * is 0. */
+/* Encodes the tensor map of `view` [b, h, q, k], with boxes of `rows` rows. whole: false = an axis b or h whose stride
+ * is 0 has size 1 in the map. */
 fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
                                       struct FxaMap *out);
 
 /* ---- host/launch.c ----------------------------------------------------------------------------------------------- */
 
-/* Launches kernel `function` of a compiled source file. threads: threads of a CTA without dynamic shared memory; 0 =
- * threads and shared memory of the file's tile shape. */
+/* Launches kernel `function` of a compiled source file. threads: number of threads of a CTA, which then has no dynamic
+ * shared memory; 0 = threads and shared memory of the file's tile shape. */
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params);
-/* Launches an attention kernel: its params are c->a, and c->maps if the family has tensor maps. */
+/* Launches an attention kernel. The params of the kernel: c->maps if it uses TMA, then c->a. */
 fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid);
 /* Launches an attention kernel whose work is query tiles: forward or dQ. */
 fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function);
 /* Sets `words` 32-bit words at `at` to 0, before later launches of the stream. */
 fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
-/* Launches the kernels before the attention kernels: clears buffers, packs row and key operands, writes tables of
- * ranges and diagonal rows. first: the tile list that is written next; if possible, the launch that writes it also
- * packs the operands (c->packing_due). NULL = none. */
+/* Launches the kernels before the attention kernels: they clear buffers, pack c->at.operand, and write c->at.ranges and
+ * c->at.diagonal. first: the tile list that is written next, NULL = none; if possible, the launch that writes this list
+ * also packs the operands (c->packing_due). */
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first);
-/* Launches the kernel that writes the diagonal rows; nothing if they were written with the plan. */
+/* Launches the kernel that writes the diagonal rows; nothing if they were written when the plan was created. */
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *rows);
-/* Launches the kernel that writes a tile list; nothing if there is no list, or if it was written with the plan. */
+/* Launches the kernel that writes a tile list; nothing if list->items is NULL or the list was written when the plan was
+ * created. */
 fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 
 /* ---- Launches of other units ------------------------------------------------------------------------------------- */
@@ -216,11 +223,11 @@ fxa_status fxa__cuda_convert_results(fxa__cuda_call *c);
 
 /* host/paged_grads.c: returns true if a backward pass gathers pages of K and V into the workspace. */
 bool fxa__cuda_has_gathered_pages(const fxa_problem *p);
-/* Gathers pages of K or V into the workspace. s: the conversion from the pages to the copy. */
+/* Gathers pages of K or V into the workspace. s: the conversion from the pages to the workspace. */
 fxa_status fxa__cuda_pages_gather(fxa__cuda_call *c, struct FxaConvert *s);
-/* Lists the batch entries that use each page. */
+/* Lists, for each page, the entries of the page table that use the page. */
 fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c);
-/* Adds dK or dV of all batch entries to the caller's pages. s: the conversion from the copy to the pages. */
+/* Adds dK or dV of all batch entries to the caller's pages. s: the conversion from the workspace to the pages. */
 fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s);
 
 /* host/captured_grads.c: sets the arguments of the backward kernels for gradients of captured tensors and params. */

@@ -173,7 +173,7 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
 }
 
 /* Stores the gradient of the dense tensor (captured, an element per pair) in the caller's memory, from the workspace.
- * The load of this tensor has indices b and h, if any, before q and k. */
+ * Axes of the tensor: b, h, both or neither, then q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conversions through the workspace, by the kernels of common/convert.cu: of operands (Q, K, V, O, gradients) whose
- * type is not the kernels' type, or whose head dim has a stride other than 1; of an LSE that is not f32; of sinks that
- * are not f32 with stride 1; of results whose rows end inside a 16-byte TMA store; and of results that are added to or
- * merged with the caller's, which are rounded to the kernels' type first (the plan's description says so).
+ * Conversions through the workspace, by the kernels of common/convert.cu. Converted are:
+ *
+ *   operands (Q, K, V, O, gradients) whose type is not the kernels' type, or whose head dim has a stride other than 1
+ *   an LSE that is not f32, and sinks that are not f32 with stride 1
+ *   results whose rows end inside a 16-byte TMA store
+ *   results that are added to or merged with the caller's, which are rounded to the kernels' type first (the plan's
+ *   description says so)
  */
 #include "call.h"
 
@@ -70,8 +73,8 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type;
 }
 
-/* Returns true if a TMA store would write past the end of a row, because TMA stores 16 bytes at a time. Returns false
- * if kernels do not store the result by TMA, because of its type, alignment or strides. */
+/* Returns true if kernels would store a result by TMA past the end of its rows: TMA stores 16 bytes at a time. A result
+ * is stored by TMA if its type, alignment and strides permit that. */
 static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
     int64_t size[4];
     bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
@@ -134,8 +137,8 @@ static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last,
     return (struct FxaConvertArray){v->data, {v->b, v->h, v->s, last}, (int)type};
 }
 
-/* Sets the sizes of the conversion of a packed result (varlen): only rows of batch entries are written, so sizes are
- * those of batch entries and sequences. side: FXA_CONVERT_ALL = not a result. */
+/* Sets sizes b and s of the conversion of a result of packed sequences (varlen): number of batch entries, and length of
+ * the longest sequence, because only rows of batch entries are written. side: FXA_CONVERT_ALL = not a result. */
 static void stage_sizes(const fxa_problem *p, int side, struct FxaConvert *s) {
     if (!(p->flags & FXA_VARLEN) || side == FXA_CONVERT_ALL) return;
     s->size[0] = p->b;
@@ -178,7 +181,7 @@ static struct FxaConvert stage_lse(const fxa__cuda_call *c) {
     return s;
 }
 
-/* Returns an array with one element per head, as the conversion kernels take arrays. */
+/* Describes an array with one element per head to the conversion kernels. */
 static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t type) {
     return (struct FxaConvertArray){data, {0, stride, 0, 0}, (int)type};
 }

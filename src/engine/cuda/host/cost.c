@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimates the time of a run from rates that were measured on one H200 (docs/cuda.md): TFLOP/s at 4,096 rows, and for
- * decode bytes of K and V per second. On other devices the rates are scaled by the number of multiprocessors; nothing
- * was measured there. Recipes (host/recipes.c) have rates without a mask, and with soft caps at head dims 64
- * and 128; rates with soft caps at other head dims are scaled as at the nearer of the two. Ordered dQ (summed in a
- * fixed order) is as fast as unordered dQ; above head dim 128 both are computed by the same kernels.
+ * Estimates the time of a run from rates that were measured on one H200 (docs/cuda.md): TFLOP/s with 4,096 queries, and
+ * for decode, bytes of K and V per second. On other devices, where nothing was measured, the rates are scaled by the
+ * number of multiprocessors. Rates (host/recipes.c) were measured without a mask. Rates with soft caps were measured at
+ * head dims 64 and 128; at other head dims they are scaled as at the nearer of these two. Ordered dQ (summed in a fixed
+ * order) is as fast as unordered dQ; above head dim 128 both are computed by the same kernels.
  */
 #include "recipes.h"
 

@@ -3,9 +3,9 @@
  * Counters of kernels (next_tile and recompute of fxa__cuda_buffers), which must be 0 before a run and which every run
  * leaves at 0 (docs/cuda-kernels.md, "A run"). The caller's workspace has arbitrary contents, so counters there must be
  * cleared before every run, by a driver call that takes as long as a launch. Therefore an instance has counters in its
- * own device memory, and each workspace gets a part of them permanently when it is first used. Runs on one workspace do
- * not overlap (docs/gpu.md), so neither do runs on one part, including captured ones. A workspace for which no part is
- * left, and runs with more counters than a part has, clear counters in the workspace.
+ * own device memory, and each workspace gets a part of them permanently when it is first used. Runs on one workspace,
+ * captured or not, do not overlap (docs/gpu.md); hence runs on one part do not overlap. Counters in the workspace are
+ * used, and cleared by each run, if no part is left for a workspace or a run has more counters than a part.
  */
 #include "call.h"
 
@@ -37,11 +37,11 @@ void fxa__cuda_counters_free(fxa__cuda_self *self) {
     if (memory) fxa__gpu_give(&self->gpu, memory);
 }
 
-/* Maximum number of parts of the counters that are tried for a new workspace. */
+/* Number of parts of the counters among which the part of a workspace is searched for. */
 enum { COUNTERS_TRIES = 8 };
 
-/* Returns the counters of a workspace; a workspace that has no part of the instance's counters gets a free part. NULL =
- * no part is free. */
+/* Returns the part of the instance's counters that belongs to a workspace. A workspace without a part gets a free one;
+ * NULL = none of the COUNTERS_TRIES parts is free. */
 static char *counters_part(fxa__cuda_self *self, uintptr_t workspace) {
     char *memory = atomic_load_explicit(&self->counters, memory_order_acquire);
     size_t first = (size_t)((workspace >> 6) * UINT64_C(0x9e3779b97f4a7c15) >> 40);

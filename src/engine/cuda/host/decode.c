@@ -12,21 +12,23 @@
 /* Limits and measured ratios by which the keys of a (b, KV head) are divided into splits, and splits are grouped into
  * work items, one per CTA at a time. */
 enum {
-    DECODE_MIN_TILES = 8,        /* minimum tiles of a split, if there are more than DECODE_MAX_SHORT splits */
-    DECODE_MIN_KEYS = 512,       /* minimum keys of a split, if there are at most DECODE_MAX_SHORT splits */
-    DECODE_MAX_SHORT = 8,        /* maximum number of splits with as few as DECODE_MIN_KEYS keys */
+    DECODE_MIN_TILES = 8,        /* minimum tiles of a split, for more than 8 splits (DECODE_MAX_SHORT) */
+    DECODE_MIN_KEYS = 512,       /* minimum keys of a split, for at most 8 splits (DECODE_MAX_SHORT) */
+    DECODE_MAX_SHORT = 8,        /* maximum number of splits that may have fewer than DECODE_MIN_TILES tiles */
     DECODE_MIN_TILES_ALONE = 16, /* minimum tiles of a split if each split is a work item */
-    DECODE_MIN_TAIL = 6,   /* work items of the last round are halved if they occupy more than 1/6 of multiprocessors */
-    DECODE_MAX_TAIL = 5,   /* work items of the last round are halved if they occupy less than 3/5 of multiprocessors */
-    DECODE_MIN_ROUNDS = 4, /* minimum work items per multiprocessor if batch entries have different lengths */
-    DECODE_END_KB = 128,   /* KB that a multiprocessor could read in the time that the end of a work item takes */
+    /* work items of the last round are made smaller if they occupy more than 1/6 (MIN) and less than 3/5 (MAX) of the
+     * multiprocessors */
+    DECODE_MIN_TAIL = 6,
+    DECODE_MAX_TAIL = 5,
+    DECODE_MIN_ROUNDS = 4,   /* minimum work items per multiprocessor if batch entries have different lengths */
+    DECODE_END_KB = 128,     /* KB that a multiprocessor could read in the time that the end of a work item takes */
     DECODE_COMBINE_KB = 640, /* KB that the device could read in the time of combining one more work item */
     DECODE_MAX_CLUSTER = 8,  /* maximum CTAs of a cluster */
     DECODE_MAX_EACH = 2,     /* maximum splits of each CTA of a cluster */
-    DECODE_MIN_BUSY = 9,     /* 9/20 of the multiprocessors nearly saturate memory bandwidth */
+    DECODE_MIN_BUSY = 9,     /* minimum 1/20 of multiprocessors: 9/20 nearly saturate memory bandwidth */
     DECODE_MAX_RESIDENT = 2, /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
-    DECODE_SATURATED = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, except for DECODE_IDLE */
-    DECODE_IDLE = 20         /* an idle multiprocessor loses 1/20 of what it would have read */
+    DECODE_SATURATED = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, less the loss by DECODE_IDLE */
+    DECODE_IDLE = 20         /* each idle multiprocessor costs 1/20 of what it could have read */
 };
 
 /* How the work of a decode is divided. */
@@ -39,9 +41,9 @@ typedef struct decode_cut {
 } decode_cut;
 
 /* Returns the number of splits into which the keys of a (b, KV head) are divided. The number depends on the shape of
- * one batch entry alone, so results do not depend on the batch. Splits of one entry fill the device; if each split is a
- * work item, they fill half of the device, which saturates memory bandwidth. rows: row groups of all KV heads of an
- * entry; tiles: key tiles; tile: keys of a tile. */
+ * one batch entry alone, so results do not depend on the batch. The splits of one entry occupy at most all
+ * multiprocessors, or if each split is a work item, half of them, which saturates memory bandwidth.
+ * rows: row groups of all KV heads of an entry; tiles: key tiles; tile: keys of a tile. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t max_splits = fxa__div_up(tiles, c->folds ? DECODE_MIN_TILES : DECODE_MIN_TILES_ALONE), pieces = 1;
     if (c->folds) max_splits = fxa__max_i64(max_splits, fxa__min_i64(tiles * tile / DECODE_MIN_KEYS, DECODE_MAX_SHORT));
@@ -51,8 +53,8 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
 }
 
 /* Returns true if the work items of the last, incomplete round are made smaller (a round: one item per multiprocessor).
- * If that round is nearly full, finishing more items costs more than balance gains; with one round, making all items
- * smaller is as good. run: splits of an item. */
+ * Smaller items improve the balance, but additional items cost time: too much if that round is nearly full. With one
+ * round, making all items smaller is as good. run: splits of an item. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
     return run > 1 && items > c->ctas && rest > c->ctas / DECODE_MIN_TAIL && rest < c->ctas / DECODE_MAX_TAIL * 3;
@@ -79,8 +81,8 @@ static int64_t decode_run(const decode_cut *c, bool spans) {
     return best;
 }
 
-/* Sets out->cut: how many of the last (b, KV head)s have smaller items: of a quarter of the splits if that is at least
- * two, otherwise of half of the splits. */
+/* Sets out->cut: how many of the last (b, KV head)s have smaller items. A smaller item has a quarter of the splits of
+ * other items, or half of them if a quarter is less than two splits. */
 static void decode_tail(const decode_cut *c, int64_t groups, fxa__cuda_buffers *out) {
     int64_t row = groups * fxa__div_up(out->splits, out->item_splits); /* items of a (b, KV head) */
     int64_t items = c->rows / groups * row;
@@ -98,7 +100,7 @@ static int64_t decode_items(const fxa__cuda_buffers *at, int64_t heads) {
     return items + heads * fxa__div_up(at->splits, at->item_splits);
 }
 
-/* Returns how the work of a decode is divided. The query rows of a KV head are grouped by the query rows of a tile. */
+/* Returns how the work of a decode is divided. A row group is as many query rows of a KV head as a tile has. */
 static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                   const struct FxaTileShape *shape) {
     int64_t groups = fxa__div_up(p->hq / p->hkv * p->sq, shape->launch.q_rows),
@@ -110,8 +112,9 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTr
     return c;
 }
 
-/* Returns the largest number of CTAs of a cluster with which, at one item per CTA, either memory bandwidth is saturated
- * or each item is a single split; 0 = no clusters. A cluster combines the results of its CTAs without the workspace. */
+/* Returns the number of CTAs of a cluster, each of which computes one item; 0 = no clusters. The number is the largest
+ * with which all clusters nearly saturate memory bandwidth, or with which each item is a single split. A cluster
+ * combines the results of the CTAs without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                  const struct FxaTileShape *shape) {
     const decode_cut c = decode_cut_make(self, t, p, shape);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). The coordinates of a pair
- * decide if it is dropped, so kernels read coordinates from arrays of the workspace: one element per batch entry, head
- * and key, and per batch entry and row. fxa_coordinates_write (common/convert.cu) writes the arrays before the
+ * decide if it is dropped, so kernels read coordinates from arrays of the workspace: one array each for b, h and k,
+ * and an array for q with a row per batch entry. fxa_coordinates_write (common/convert.cu) writes the arrays before the
  * attention kernels.
  */
 #include "call.h"

@@ -25,8 +25,8 @@ static fxa_status cu_read_family(fxa__cuda_self *s, fxa_error *err) {
     return fxa__fail(err, FXA_E_UNAVAILABLE, "FXA_CUDA_FAMILY is \"%.32s\"; accepted are sm80 and simt", name);
 }
 
-/* Initializes an instance for an architecture. NVRTC is opened when something is compiled; its version is part of the
- * code, not of the instance's identity. */
+/* Initializes an instance for an architecture. NVRTC is opened when something is compiled. The version of NVRTC is
+ * part of the compiled code, and not of `identity`. */
 static fxa_status cu_open_kernels(fxa__cuda_self *s, int32_t arch, char identity[FXA__IDENTITY], fxa_error *err) {
     FXA_TRY(cu_read_family(s, err));
     if (!fxa__cuda_recipe_has_arch(arch))
@@ -181,7 +181,7 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (int32_t i = 0; i < g->program->n_tensors; i++)
             fxa__write_u32(w, (uint32_t)g->source[i].kind << 16 | (uint32_t)g->source[i].index);
         for (int32_t i = 0; i < g->switches.grad_sums; i++)
-            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* output indices are not part of the text */
+            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text lacks these indices of outputs */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {

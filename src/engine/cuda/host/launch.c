@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Launches that forward and backward use: any kernel of a compiled source file; the kernels before the attention
- * kernels, which clear buffers, pack row and key operands and write diagonal rows; tile lists; and attention kernels
- * over query tiles. docs/cuda-kernels.md ("A run") has the order of launches.
+ * kernels, which clear buffers, pack captured tensors and write tables; tile lists; and attention kernels over query
+ * tiles. docs/cuda-kernels.md ("A run") has the order of launches.
  */
 #include "call.h"
 
 #include "../../../base/num.h"
 
-enum { LAUNCH_MAX_PACKED = 4096 }; /* maximum positions of a row or key operand that the tile list's launch packs */
+enum { LAUNCH_MAX_PACKED = 4096 }; /* maximum queries or keys of an operand that the tile list's launch packs */
 
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params) {
@@ -50,8 +50,8 @@ fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, 
     return fxa__cuda_launch_main(c, unit, function, grid);
 }
 
-/* Returns how the kernel fxa_operands_pack packs a row or key operand: from where, and with which strides along b, h
- * and q or k. */
+/* Returns how the kernel fxa_operands_pack packs a captured tensor with a value per query or per key: the data of the
+ * tensor, and strides of b, h and q or k. */
 static struct FxaPackedOperand launch_words_of(const fxa__cuda_call *c, const fxa__cuda_packed_operand *w) {
     const fxa_program *program = c->code->program.program;
     if (!c->code->program.switches.pack_operands || w->node < 0) return (struct FxaPackedOperand){.to = NULL};
@@ -77,8 +77,8 @@ static fxa_status launch_words(fxa__cuda_call *c, const fxa__cuda_packed_operand
         FXA_HELPER_THREADS, params);
 }
 
-/* Returns true if one launch packs row and key operands and writes the tile list: list and operands have the same heads
- * and batch entries, and the operands are short enough for one CTA per (b, h). */
+/* Returns true if one launch packs the operands (c->at.operand) and writes the tile list: list and operands have the
+ * same heads and batch entries, and the operands are short enough for one CTA per (b, h). */
 static bool launch_is_joined(const fxa__cuda_call *c, const fxa__cuda_tile_list *list) {
     bool any = false;
     if (!c->code->program.switches.pack_operands || !list || !list->items || list->is_written) return false;

@@ -46,7 +46,7 @@ static void cu_list_tiles(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
     fxa__write_format(w, "\n");
 }
 
-/* Prints which captured values kernels read from packed arrays or tables, or load for an entire tile. */
+/* Prints when tile lists and the table of values of q - k are made, and which captured tensors are loaded per tile. */
 static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__writer *w) {
     const fxa__cuda_program *g = &c->program;
     const char *tile_lists = !g->switches.mask ? "all tiles are computed"
@@ -65,8 +65,8 @@ static void cu_list_given(const fxa__cuda_code *c, const fxa__problem *p, fxa__w
         fxa__write_format(w, "%s is loaded with the keys of a tile\n", cu_list_tensor(c, p, g->operands.k));
 }
 
-/* Returns true if `out` is the gradient of node `load`. has: false = there is no such node; the function then returns
- * false. */
+/* Returns true if `out` is the gradient of what node `load` loads. has: false = there is no node `load`, and the result
+ * is false. */
 static bool cu_list_is_load(const fxa_program *p, const fxa__output *out, int32_t load, bool has) {
     bool same = has && p->nodes[load].imm == out->slot;
     for (int32_t d = 0; same && d < out->n_index; d++) same = p->nodes[load].arg[d] == out->index[d];

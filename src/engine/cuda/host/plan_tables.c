@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile lists and diagonal rows that depend only on the shape and the program's constants (causal masks, windows, slopes
- * of heads). They are written once, when a plan is created, to device memory that lives as long as the code, and runs
- * read them without a launch. The list of tables of a code only grows, up to a limit, and is read without a lock.
- * Beyond the limit, and for tables that depend on arguments of a run, runs write them into their workspace.
+ * Tables that depend only on the shape and the program's constants (causal masks, windows, slopes of heads): tile
+ * lists, and diagonal rows (functions of q - k). They are written once, when a plan is created, to device memory that
+ * is freed with the compiled code, and runs read them without a launch. The list of tables of a fxa__cuda_code only
+ * grows, up to a limit, and is read without a lock. Tables beyond the limit, and tables that depend on arguments of a
+ * run, are written into the workspace by each run.
  */
 #include "call.h"
 
 #include <string.h>
 
 enum {
-    TABLES_MAX_COUNT = 64,      /* maximum tables of a code */
+    TABLES_MAX_COUNT = 64,      /* maximum number of tables of a fxa__cuda_code */
     TABLES_MAX_BYTES = 4 << 20, /* maximum bytes of one table */
-    TABLES_CAPACITY = 16 << 20  /* maximum bytes of all tables of a code */
+    TABLES_CAPACITY = 16 << 20  /* maximum bytes of all tables of a fxa__cuda_code */
 };
 
 typedef enum tables_kind { TABLES_QUERIES, TABLES_KEYS, TABLES_DIAGONAL, TABLES_KINDS } tables_kind;
@@ -52,7 +53,7 @@ static tables_key tables_key_make(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_program *g = &c->code->program;
     const fxa_problem *p = &c->p->in;
     tables_key key;
-    memset(&key, 0, sizeof key); /* keys are compared by memcmp */
+    memset(&key, 0, sizeof key); /* padding must be 0: memcmp compares keys of tables */
     key.q = p->sq, key.k = p->sk, key.h = p->hq, key.kind = kind;
     key.heads = kind == TABLES_DIAGONAL ? c->at.diagonal.heads : tables_list(c, kind)->heads;
     key.batch = kind == TABLES_DIAGONAL ? c->at.diagonal.batch : tables_list(c, kind)->batch;
@@ -106,7 +107,7 @@ static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
     const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
-    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* items, two counts, and alignment */
+    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* ints of a row: items, two counts, one for alignment */
     if (rows > TABLES_MAX_BYTES || wide > TABLES_MAX_BYTES || 4 * rows * wide > TABLES_MAX_BYTES) return 0;
     return 4 * rows * wide;
 }
@@ -163,8 +164,8 @@ static void tables_make(fxa__cuda_call *c, fxa__bound_args *bound, tables_kind k
     fxa__free(code->host, t, sizeof *t);
 }
 
-/* Simulates a run without arguments, because the launches that write tables read none. The buffers of its workspace
- * have no memory; they only show which tables the run has. */
+/* Simulates a run without params and tensors, which the launches that write these tables do not read. The workspace of
+ * this run has no memory: its layout only shows which tables the run has. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers) {
     static const double no_params[FXA_MAX_PARAMS] = {0};
     fxa_view none[FXA_MAX_TENSORS];

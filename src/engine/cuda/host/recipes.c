@@ -20,8 +20,8 @@ enum {
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if TMA can copy pages: the page size is a multiple of 8 rows, and a multiple or a divisor of a tile of
- * 64 or 128 keys. */
+/* Returns true if TMA can copy pages: the page size is 8, 16, 32, 64 or a multiple of 128 keys. The backward copies
+ * none: it gathers pages before. */
 static bool recipe_pages_fit(const fxa_problem *p) {
     return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
@@ -79,8 +79,8 @@ static void recipe_settle_decode(const fxa__cuda_case *c, struct FxaTraits *t) {
 }
 
 /* Returns the reason why the backward for head dims up to 128 does not run the problem; NULL = it does. The kernel
- * computes gradients of captured tensors and params. Together with a derivative, registers suffice for several sums up
- * to head dim 96 or one sum up to 128, without scatter() and dropout. */
+ * computes gradients of captured tensors and params. If the derivative of the score is not 1, registers suffice for
+ * one sum of gradients, or for several up to head dim 96, but not for scatter() or dropout. */
 static const char *recipe_backward_sm90(const fxa__cuda_case *c) {
     const struct FxaTraits *t = &c->traits;
     const char *why = recipe_sm90(c);
@@ -105,10 +105,10 @@ static const char *recipe_backward_wide_sm90(const fxa__cuda_case *c) {
     return captured ? "gradients of params or tensors above 128 columns" : NULL;
 }
 
-/* Returns true if a deterministic backward computes dQ in the backward kernel, by ordered accumulation. Requires that
- * every key tile visits every query block, so that the order is known. Does not depend on the number of tiles, so a
- * batch entry has the same bits in any batch. Returns false with a dense tensor and with row and key operands, for
- * which no time was measured. */
+/* Returns true if a deterministic backward computes dQ in the backward kernel, by additions in a fixed order. That
+ * order requires that every key tile visits every query block. The returned value does not depend on the number of
+ * tiles, so that a batch entry has the same bits in any batch. Returns false with a dense tensor and with captured
+ * tensors per query or key (pack_operands): no time was measured with them. */
 static bool recipe_is_ordered(const struct FxaTraits *t) {
     return !t->mask && !t->varlen && !t->dense && !t->pack_operands && !t->grad_diagonal;
 }
@@ -283,9 +283,9 @@ static bool recipe_is_for(const fxa__cuda_recipe *r, int32_t arch, fxa_pass pass
     return r->pass == pass && r->arch_first <= arch && arch <= r->arch_last;
 }
 
-/* Returns the first recipe that runs the problem. *better and *why: the first recipe before it that refuses the problem
- * with a reason, and this reason; unchanged if there is none. Rows before those of the family that FXA_CUDA_FAMILY
- * names are refused. */
+/* Returns the first recipe that runs the problem. Sets *better to the first preferred recipe that refuses the problem
+ * with a reason that is not empty, and *why to this reason; without such a recipe both are unchanged. If
+ * FXA_CUDA_FAMILY names a family, all rows before the first row of this family count as refusing. */
 static const fxa__cuda_recipe *recipe_find(fxa__cuda_case *c, const fxa__cuda_recipe **better, const char **why) {
     const char *forced = c->self->forced;
     const fxa__cuda_recipe *r = fxa__cuda_recipes;

@@ -17,8 +17,8 @@ typedef struct fxa__cuda_case {
     const fxa__cuda_self *self;
     const fxa_problem *p;
     const fxa__cuda_program *program;
-    const fxa__cuda_choice *choice; /* its types and captured tensors are set, its recipe is not yet */
-    struct FxaTraits traits;        /* settings of all families, switches of the program, shared_kb of the recipe */
+    const fxa__cuda_choice *choice; /* types and captured tensors are set, the recipe is not yet */
+    struct FxaTraits traits;        /* switches and settings, as for fxa__cuda_recipe_choose; shared_kb of the recipe */
 } fxa__cuda_case;
 
 /* A kernel that works on tiles. */
@@ -29,15 +29,16 @@ typedef struct fxa__cuda_kernel {
     struct FxaTileShape (*shape)(struct FxaTraits traits); /* a function of kernels/common/tile_shape.h */
 } fxa__cuda_kernel;
 
-/* TFLOP/s of an attention kernel for head dims up to `columns` (host/cost.c). */
+/* TFLOP/s of an attention kernel for head dims up to `columns` (host/cost.c): without a soft cap (plain), with a soft
+ * cap, and with a soft cap and FXA_FAST_MATH=1. */
 typedef struct fxa__cuda_rate {
     int32_t columns;
-    double plain, softcap, fast_softcap; /* without a soft cap; with one; with one and FXA_FAST_MATH=1 */
+    double plain, softcap, fast_softcap;
 } fxa__cuda_rate;
 
 /* Properties of a recipe, as bits. */
 enum {
-    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* weights of 0 are multiplied too, and 0 times an infinity is NaN */
+    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* pairs with P = 0 are multiplied too: 0 times an infinity is NaN */
     FXA__CUDA_WHOLE_TILES = 1 << 1,      /* gradients with an element per pair are stored in entire tiles */
     FXA__CUDA_DIAGONAL_ROUNDED = 1 << 2, /* dS is rounded to the storage type before it is summed along diagonals */
     FXA__CUDA_DK_ROUNDED_TWICE = 1 << 3, /* for dK, P * derivative is rounded to 16 bits, and dS again */
@@ -80,8 +81,8 @@ typedef struct fxa__cuda_unit_row {
 /* Rows of the units, [FXA__CUDA_UNIT_COUNT]. */
 extern const fxa__cuda_unit_row fxa__cuda_units[];
 
-/* Chooses the recipe of a problem: sets recipe, better, why_not, dq and traits of *out. Requires the settings of all
- * families and the switches of the program in c->traits, which it changes. */
+/* Chooses the recipe of a problem: sets recipe, better, why_not, dq and traits of *out. Changes c->traits,
+ * which must hold the settings of all families and the switches of the program. */
 void fxa__cuda_recipe_choose(fxa__cuda_case *c, fxa__cuda_choice *out);
 /* Returns true if a device of this architecture can run any recipe. */
 bool fxa__cuda_recipe_has_arch(int32_t arch);

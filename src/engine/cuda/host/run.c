@@ -28,7 +28,7 @@ fxa_status fxa__cuda_run(void *self, const void *code, const fxa__problem *p, co
     if (status == FXA_OK) status = run_kernels(&c);
     if (status == FXA_OK) status = fxa__cuda_convert_results(&c);
     fxa__gpu_leave(&c.self->gpu);
-    FXA__ASSERT(status != FXA_OK || !c.packing_due); /* a tile list was written after the operands that it packs */
+    FXA__ASSERT(status != FXA_OK || !c.packing_due); /* the launch that was to pack operands took place */
     return status == FXA_OK ? fxa__ok(err) : status;
 }
 

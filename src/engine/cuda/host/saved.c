@@ -25,8 +25,8 @@ static void saved_add_ints(fxa__blake2s *s, const int32_t *x, size_t n) {
     }
 }
 
-/* Computes the digest of the generated text, and of the indices and switches of host values that the text does not
- * contain. */
+/* Computes the digest of the program's hash, the generated text, and what the text does not contain: which values the
+ * host computes, and at which indices of FxaArgs.f. */
 static void saved_digest(const fxa__cuda_program *g, uint8_t out[SAVED_DIGEST]) {
     const int32_t places[] = {g->computed.n,          g->computed.at,   g->computed.unit_at,
                               g->computed.softcap_at, g->computed.gain, g->switches.softcap_has_unit};

@@ -38,7 +38,7 @@ static bool cu_is_long(const fxa_problem *p) {
     return p->sq > CU_MAX_LENGTH || p->sk > CU_MAX_LENGTH || p->total_q > CU_MAX_LENGTH || p->total_k > CU_MAX_LENGTH ||
            p->n_pages > CU_MAX_LENGTH || p->hq * p->b > CU_MAX_LENGTH;
 }
-/* Returns true if there are more query tiles than a tile number with flags in its high bits can count
+/* Returns true if the problem has too many query tiles for kernels that store flags in the high bits of a tile's index
  * (sm90/forward_shared.cuh). A packed batch entry can have one tile more than its rows fill
  * (common/tile_scheduler.cuh). */
 static bool cu_has_many_tiles(const fxa_problem *p) {
@@ -51,12 +51,12 @@ static bool cu_has_long_table(const fxa_problem *p) {
 
 /* ---- The table of unsupported problems --------------------------------------------------------------------------- */
 
-/* A row refuses problems. test_cuda_choice.c has a problem for each row; docs/cuda.md has a table of supported
- * problems. */
+/* A row describes problems that the engine does not support. test_cuda_choice.c has a problem for each row;
+ * docs/cuda.md has a table of supported problems. */
 static const struct cu_row {
     uint32_t passes;
-    uint32_t flags;                      /* the row refuses only problems with one of these flags; 0 = with any flags */
-    bool (*holds)(const fxa_problem *p); /* true = the row refuses the problem; NULL = it always does */
+    uint32_t flags;                      /* the row is for problems with one of these flags; 0 = with any flags */
+    bool (*holds)(const fxa_problem *p); /* returns true if the row is for the problem; NULL = for all */
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},

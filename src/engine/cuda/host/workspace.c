@@ -9,12 +9,12 @@
 #include "../../../program/interval_rules.h"
 
 enum {
-    LAYOUT_MAX_PARTS = 32, /* maximum rows of sums along diagonals, a row per key tile; more key tiles share one row */
-    LAYOUT_MAX_ELEMENTS = 1 << 30 /* of a tensor with a table of {minimum, maximum} */
+    LAYOUT_MAX_PARTS = 32,        /* with more key tiles than this, all key tiles share one FxaDiagonalGrad row */
+    LAYOUT_MAX_ELEMENTS = 1 << 30 /* a captured tensor with more elements has no table of {minimum, maximum} */
 };
 
 /* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as ranges of adjacent
- * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of pairs. */
+ * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of (q, k) pairs. */
 enum { LAYOUT_MAX_PITCH = 2048 };
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
@@ -62,13 +62,13 @@ static int32_t layout_batch(const layout *l, uint32_t inputs) {
     return own ? (int32_t)l->p->b : 1;
 }
 
-/* Returns for how many heads a table is written that depends on `inputs`; 1 = all heads share the table. */
+/* Returns the number of heads of a table whose contents depend on `inputs` (fxa_input bits); 1 = all heads share it. */
 static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & 1u << FXA_INPUT_H ? (int32_t)l->p->hq : 1;
 }
 
-/* Sets the sizes of the packed row operand (side 0) or key operand (side 1). An operand without a load is 0
- * everywhere. */
+/* Sets the sizes of the FxaOperand of rows (side 0) or keys (side 1). If the score program loads no tensor for it
+ * (node < 0), all its words are 0. */
 static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
@@ -83,7 +83,7 @@ static void layout_words_describe(layout *l, int side) {
     w->heads = layout_heads(l, inputs);
 }
 
-/* Returns true if row and key operand are the same values, as document ids are; one packed array then serves both. */
+/* Returns true if the FxaOperands of rows and keys have the same values, as document ids do, and can share an array. */
 static bool layout_words_are_same(const layout *l) {
     const fxa__cuda_packed_operand *q = &l->out->operand[0], *k = &l->out->operand[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
@@ -97,7 +97,7 @@ static bool layout_words_are_same(const layout *l) {
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
         l->out->operand[1] = l->out->operand[0];
-        l->out->operand[1].node = -1; /* kernels read the row operand's array, nothing is packed for keys */
+        l->out->operand[1].node = -1; /* kernels read the array of the rows; none is written for keys */
         return;
     }
     fxa__cuda_packed_operand *w = &l->out->operand[side];
@@ -131,9 +131,9 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     return n;
 }
 
-/* Allocates tables of {minimum, maximum} of tensors that tile_class() reads. A table is allocated only for a tensor
- * that has at most as many elements as all heads have positions: a longer table would take more time to write than it
- * saves. Tensors that codegen added have no table. */
+/* Allocates the tables of {minimum, maximum} of captured tensors (FxaArgs.ranges). A tensor with more elements than
+ * Q and K have rows, over all query heads, has no table, which would take more time to write than it saves. Tensors
+ * that codegen added have no table. */
 static void layout_ranges(layout *l) {
     int64_t max_elements = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_MAX_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
@@ -157,7 +157,7 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Allocates the partial results of decode and their flags, which need no initialization. */
+/* Allocates the buffers of decode: partial results, flags of work items (with any contents), and the tile list. */
 static void layout_decode(layout *l) {
     struct FxaTileShape shape = fxa__cuda_tile_shape(l->choice, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, &l->choice->traits, l->p, &shape, l->out);

@@ -24,14 +24,14 @@
 /* Sizes of the kernels before and after the main kernel, and of what they share with the main kernel. */
 enum {
     FXA_HELPER_THREADS = 256,     /* threads of a CTA */
-    FXA_LIST_WARPS = 8,           /* warps of such a CTA that write rows of tile lists or range tables */
+    FXA_LIST_WARPS = 8,           /* warps of FXA_HELPER_THREADS threads; a warp writes a row of a tile list */
     FXA_GRAD_PARAM_THREADS = 32,  /* threads of fxa_captured_params, one per sum */
     FXA_GRAD_DIAGONAL_ROWS = 128, /* threads of fxa_captured_diagonal, one per diagonal */
-    FXA_RANGE_ROWS = 64,          /* positions of a {minimum, maximum} of an operand or a tensor */
+    FXA_RANGE_ROWS = 64,          /* elements with one {minimum, maximum} in FxaOperand.ranges, FxaArgs.ranges */
     FXA_BOX_COLUMNS = 64,         /* elements of the head dim in a TMA box: rows of 128 bytes */
-    FXA_DIAGONAL_KEYS = 128,      /* FxaDiagonal: entries before `zero` are a multiple of this, minus 1 */
-    FXA_DIAGONAL_QUERIES = 192,   /* FxaDiagonal: q_len is rounded up to a multiple of this */
-    FXA_DIAGONAL_EXCESS = 256     /* FxaDiagonal: entries past the rounded q_len */
+    FXA_DIAGONAL_KEYS = 128,      /* FxaDiagonal: `zero` is a multiple of this, minus 1 */
+    FXA_DIAGONAL_QUERIES = 192,   /* FxaDiagonal: q_len entries after `zero`, rounded up to a multiple of this */
+    FXA_DIAGONAL_EXCESS = 256     /* FxaDiagonal: entries after `zero` in addition to the rounded q_len */
 };
 
 /* Types of elements in memory: values of fxa_dtype, which kernels cannot include. */
@@ -66,7 +66,7 @@ enum {
 #define FXA_CUDA_HOST_VALUES                                                                                           \
     (14 + FXA_CUDA_SOFTCAP_TERMS) /* maximum number of floats that the host computes, after the params in FxaArgs.f */
 #define FXA_CUDA_RANK 5
-#define FXA_CUDA_DECODE_CUTS 4 /* number of work-item sizes below FxaArgs.run in decode (FxaArgs.cut) */
+#define FXA_CUDA_DECODE_CUTS 4 /* number of elements of FxaArgs.cut */
 #define FXA_CUDA_RANGES 4      /* maximum number of range tables of a program (FxaArgs.ranges) */
 
 /* A tensor [b, h, s, d] in memory. b, h, s: strides in elements; d is contiguous. */
@@ -89,14 +89,14 @@ struct FxaCapture {
  *     items    [r * pitch ...]   indices of the partial tiles, then of the full ones, each ascending
  *     counts   [r]               {partial, total}
  *
- * A full tile needs no mask; a partial tile has masked pairs, or extends past the last query or key. items = NULL:
- * every tile is visited, and the kernel itself finds the tiles that extend past a length. A row with more than `pitch`
- * tiles stores {partial, ~total}, and its last two ints are n, the number of listed tiles, and x: tile i >= n of the
- * row has the index x + i. With b_rows = 0 all batch entries share rows, with h_rows = 0 all heads. The forward and dQ
- * kernels have one row per query tile, the backward kernels one per key tile. Kernels with FxaTileShape.query_parts
- * read bits of a partial tile's index, for each 64 rows (part i) of the tile that the list row stands for:
- * FXA_CUDA_SKIP << i is set if part i has no attended pair in the listed tile, FXA_CUDA_FULL << i if all its pairs are
- * attended.
+ * A full tile needs no mask; a partial tile has masked pairs (q, k), or extends past the last query or key. items =
+ * NULL: every tile is visited, and the kernel itself finds the tiles that extend past a length. A row with more than
+ * `pitch` tiles stores {partial, ~total}, and its last two ints are n, the number of listed tiles, and x: tile i >= n
+ * of the row has the index x + i. With b_rows = 0 all batch entries share rows, with h_rows = 0 all heads. The forward
+ * and dQ kernels have one row per query tile, the backward kernels one per key tile. Kernels with
+ * FxaTileShape.query_parts read bits of a partial tile's index, for each 64 rows (part i) of the tile that the list row
+ * stands for: FXA_CUDA_SKIP << i is set if part i has no attended pair in the listed tile, FXA_CUDA_FULL << i if all
+ * its pairs are attended.
  */
 #define FXA_CUDA_SKIP (1 << 24) /* a bit above all tile indices: 2^28 rows, in tiles of 64 or more, are 2^22 tiles */
 #define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
@@ -142,7 +142,7 @@ struct FxaDiagonalGrad {
 };
 
 /*
- * Gradients that are sums over all pairs of a batch entry's head, such as those of params. b, h are strides. The
+ * Gradients that are sums over all pairs (q, k) of a (b, h), such as those of params. b, h are strides. The
  * backward stores PROG_GRAD_SUMS floats per warp and key tile; those of batch entry i and head j are at data[i*b + j*h
  * + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape.sum_rows. Tiles without attended pairs write nothing,
  * so the host sets the array to 0 before. fxa_captured_totals adds the floats in a fixed order.
@@ -153,8 +153,8 @@ struct FxaSums {
 };
 
 /* A row or key operand: values of a captured tensor that depend on the row alone or on the key alone (document ids,
- * per-key biases). data: one 32-bit word per position; each (b, h) has as many words as its length, rounded up to a
- * multiple of 128, plus 128. ranges: {minimum, maximum} of every 64 positions. fxa_operands_pack writes both. */
+ * per-key biases). data: each (b, h) has a 32-bit word per row or key, q_len or k_len words, rounded up to a multiple
+ * of 128, plus 128. ranges: {minimum, maximum} of every 64 words. fxa_operands_pack writes data and ranges. */
 struct FxaOperand {
     const int *data;
     const int *ranges;
@@ -162,8 +162,8 @@ struct FxaOperand {
     long long ranges_b, ranges_h; /* strides of ranges, in {minimum, maximum} pairs */
 };
 
-/* Source and destination of a row or key operand that fxa_operands_pack packs. from: elements of a captured tensor;
- * kind: FXA_WORD_SAME or another FXA_WORD; to = NULL: the operand is not packed */
+/* Source and destination of an FxaOperand that fxa_operands_pack writes. from: elements of a captured tensor; kind:
+ * FXA_WORD_SAME or another FXA_WORD; to = NULL: nothing is written */
 struct FxaPackedOperand {
     const void *from;
     long long b, h, s; /* strides of `from`, in elements */
@@ -173,23 +173,23 @@ struct FxaPackedOperand {
 };
 
 struct FxaPackedOperands {
-    struct FxaPackedOperand side[2]; /* row operand, key operand */
+    struct FxaPackedOperand side[2]; /* of FxaArgs.q_vector, of FxaArgs.k_vector */
 };
 
-/* Tiles of a tile list, as fxa_tile_lists reads them. */
+/* Tile sizes and dimensions of an FxaTileList, for fxa_tile_lists, which writes the list. */
 struct FxaListShape {
     int q_rows;  /* queries of a tile */
     int k_rows;  /* keys of a tile */
     int rows;    /* rows of the list for a (b, h) */
     int columns; /* number of tiles that a row of the list selects from */
     int by_key;  /* 1 = a row of the list stands for a key tile, 0 = for a query tile */
-    /* number of 64-row parts of the tile that a row of the list stands for, each with a SKIP and a FULL bit; 0 = no
-     * bits */
+    /* number of 64-row parts of the tile that a row of the list stands for; each part has an FXA_CUDA_SKIP and an
+     * FXA_CUDA_FULL bit in `items`. 0 = items have no such bits */
     int parts;
 };
 
-/* Threads per CTA of fxa_tile_lists if it also packs row and key operands: 1024, a warp for each of the 32 list rows of
- * a sequence of 4096 positions (tiles of 128). With varlen the registers suffice for 512 threads. */
+/* Threads per CTA of fxa_tile_lists if the kernel also writes FxaOperands: 1024, a warp for each of the 32 list rows of
+ * a sequence of 4096 positions (tiles of 128). With varlen the registers suffice for only 512 threads. */
 #define FXA_CUDA_LIST_THREADS(varlen) ((varlen) ? 512 : 1024)
 
 /* Scalars in device memory. NULL = the scalar is passed by value in FxaArgs. */
@@ -212,15 +212,16 @@ struct FxaArgs {
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* strides, in elements */
     /* workspace of the backward, [heads, pad_rows]: LSE in base 2; delta = dO . O - dLSE; f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
-    /* [rows / 64] 1 = a partial dQ (of one key tile) of these 64 rows is stored in grad_q_sum; ordered dQ (summed in a
-     * fixed order): number of partial dQ that are added. NULL = grad_q_sum is set to 0 before the backward kernel */
+    /* [rows / 64] state of grad_q_sum for 64 rows: 1 = the first partial dQ (of one key tile) is stored, -1 = a CTA
+     * stores it, 0 = undefined; or if dQ is summed in a fixed order, the number of partial dQ in the sum. NULL =
+     * grad_q_sum is set to 0 before the backward kernel */
     int *first_share;
     /* [0] number of query blocks that fxa_grad_q_finish has taken; [1 ...] per (b, KV head): number of warps that have
      * added all their partial dQ. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
     unsigned *sent;
     unsigned *next_tile; /* tile counter of persistent kernels: 0 before and after every launch */
     /* [query tiles] index of the CTA that recomputes the tile, plus 1; 0 = none, as before and after every launch.
-     * Decode stores flags and a list here (sm90/decode.cu) */
+     * Decode: flags of the stored work items, then a list of work items to recompute (sm90/decode.cu) */
     int *redo;
     const int *q_lens, *k_lens;     /* [batch]; NULL = all batch entries have q_len queries, k_len keys */
     const int *q_starts, *k_starts; /* [batch + 1] first row of each packed sequence; NULL = not packed */
@@ -234,12 +235,12 @@ struct FxaArgs {
     struct FxaDiagonal diagonal;
     struct FxaDiagonalGrad grad_diagonal;
     struct FxaOperand q_vector, k_vector;
-    /* dense tensor [b, h, q, k]: the captured tensor with an element per pair, k contiguous, and its gradient. Stride
-     * 0: all batch entries or heads share elements, in `dense` only */
+    /* a captured tensor [b, h, q, k] that has an element for each (q, k), with k contiguous, and its gradient. A
+     * stride of 0, in `dense` only: all batch entries or all heads share elements */
     struct FxaView dense, grad_dense;
     struct FxaCapture tensor[FXA_CUDA_TENSORS];
-    /* gradients of captured tensors to which scatter() adds; set to 0 before the backward. Elements are FxaExact if the
-     * tensor's bit of PROG_GRAD_EXACT is set, otherwise f32 */
+    /* sum of the gradient of each captured tensor but `dense`, set to 0 before the backward. Its elements are FxaExact
+     * if the tensor's bit of PROG_GRAD_EXACT is set, otherwise f32 */
     float *grad_tensor[FXA_CUDA_TENSORS];
     struct FxaSums sums;
     float f[FXA_CUDA_SCALARS + FXA_CUDA_HOST_VALUES];
@@ -255,27 +256,27 @@ struct FxaArgs {
     /* number of tiles of the launch: q_tiles * heads * batch; packed: q_tiles * heads (common/tile_scheduler.cuh);
      * decode: number of work items */
     int tiles;
-    int section;  /* tile scheduler: number of heads whose tiles alternate (common/tile_scheduler.cuh) */
+    int section;  /* tile scheduler, ordered dQ: tile 0 of this number of heads comes first, then their tile 1, ... */
     int reverse;  /* tile scheduler: 1 = the last tile of a head comes first */
-    int sent_all; /* value of sent[1], sent[2], ... at the end: number of warps that add dQ of a (b, KV head) */
+    int sent_all; /* sent[1 + i] when dQ of (b, KV head) i is complete: number of warps that add to it */
     int splits;   /* decode: number of splits, parts of the keys of a (b, KV head) (sm90/decode.cu) */
     int run;      /* decode: number of splits of a work item, a power of 2 */
-    struct FxaDivisor by_group; /* decode, tile scheduler: divisor `group`, query heads per KV head */
-    /* divisors of decode (sm90/decode.cu): by_splits = splits; by_shares = work items of a row group (query rows that a
-     * work item computes together); by_row_groups = row groups of a (b, KV head); by_kv_heads = KV heads */
+    struct FxaDivisor by_group; /* decode and the tile scheduler divide by `group` */
+    /* decode divides by the number of splits (by_splits), of work items of a row group (by_shares), of row groups of a
+     * (b, KV head) (by_row_groups), of KV heads (by_kv_heads); row group: query rows that share a work item */
     struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads;
-    /* divisors of the tile scheduler, whose sections are groups of heads: by_order = tiles of a section; by_section =
-     * heads of a section; by_last = heads of the last section; by_heads = heads */
+    /* the tile scheduler divides by the number of tiles of a section, a group of heads (by_order), of heads of a
+     * section (by_section), of heads of the last section (by_last), of all heads (by_heads) */
     struct FxaDivisor by_order, by_section, by_last, by_heads;
-    /* decode: cut[i] (b, KV head)s have work items of run / 2^(i + 1) splits; they come after those with `run`
-     * splits */
+    /* decode: work items have `run` splits, but run / 2^(i + 1) in cut[i] of the last (b, KV head)s: first the cut[0]
+     * with run / 2, then the cut[1] with run / 4, ... */
     int cut[FXA_CUDA_DECODE_CUTS];
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     /* sign of the scale: 1 = products of Q and K are multiplied by -1, 2 = by 0, 0 = unchanged; scale_log2 and the
      * program use the absolute value of the scale */
     int turned;
-    float *partial, *partial_ml; /* decode, per work item: O over its keys; {maximum, sum} of its rows */
-    /* FXA_DROPOUT: low word of the seed first; a pair is dropped if its random word is below drop_below */
+    float *partial, *partial_ml; /* decode, per work item: O over the item's keys; {maximum, sum} of each row */
+    /* FXA_DROPOUT: low word of the seed first; a pair (q, k) is dropped if its random word is below drop_below */
     unsigned seed[2], drop_below;
     float keep_inverse; /* 1 / (1 - dropout probability) */
     struct FxaScalars scalars;
@@ -289,10 +290,10 @@ struct FxaArgs {
     const int *ranges[FXA_CUDA_RANGES];
 };
 
-/* Arguments of fxa_coordinates_write (common/convert.cu), for dropout. Writes a coordinate for each index 0 to size - 1
- * of an axis, for each of `entries` batch entries. The coordinate is read from `table`, or computed from the segment
- * (begin, from, by) that contains the index, or is base + step * index; then *dynamic, shift[b] and, if `aligned`,
- * k_len - q_len are added. */
+/* Arguments of fxa_coordinates_write (common/convert.cu), for dropout. The kernel writes the coordinate of each index 0
+ * to size - 1 of an axis, for each of `entries` batch entries. First the coordinate is table[index], or the value of
+ * the segment (begin, from, by) that contains the index, or base + step * index. Then *dynamic and shift[b] are added,
+ * and k_len - q_len if `aligned`. */
 struct FxaCoordinates {
     int *out;
     const int *table;   /* [size] coordinate of each index; NULL = none */
@@ -313,8 +314,8 @@ struct FxaConvertArray {
     int type;
 };
 
-/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = index s is a row in memory; otherwise s
- * counts the queries or keys of its batch entry. add: 1 = adds to the existing values */
+/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = index s is a row in memory,
+ * FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS = a query or key of batch entry b. add: 1 = adds to the existing values */
 enum { FXA_CONVERT_ALL, FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS };
 struct FxaConvert {
     struct FxaConvertArray to, from;
@@ -357,7 +358,7 @@ struct FxaShape {
     int threads;
     int shared_bytes;   /* bytes of dynamic shared memory */
     int q_rows, k_rows; /* queries and keys of a tile, also the rows of a TMA box of a load */
-    /* rows of a TMA box of a store, 0 = no TMA stores; decode: rows of a TMA box of a load, unless pages are smaller */
+    /* rows of a TMA box of a store, 0 = no TMA stores. Decode: rows of a TMA box of a load of K or V without pages */
     int store_rows;
     /* 1: the grid is min(tiles, multiprocessors); 0: the comment at the top of the kernel's file describes the grid */
     int persistent;
@@ -367,7 +368,7 @@ struct FxaShape {
     int parts;
 };
 
-/* Arguments that kernels take by value, and what they read from device memory. */
+/* Layouts of structs that kernels take by value or read from device memory: the host and NVRTC must agree. */
 FXA_LAYOUT_SIZE(FxaArgs, 2696);
 FXA_LAYOUT_OFFSET(FxaArgs, lse, 256);
 FXA_LAYOUT_OFFSET(FxaArgs, list, 448);

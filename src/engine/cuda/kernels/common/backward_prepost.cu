@@ -4,8 +4,8 @@
  *
  *     fxa_backward_prepare   delta[q] = dO . O - dLSE and lse2[q] = LSE * log2(e), for the rows of the workspace, in
  *                            which each batch entry is padded to a multiple of 128 rows. Rows past the length get
- *                            lse2 = +inf, so that their weights are 0. Sets the f32 sum of dQ to 0, or else the flags
- *                            FxaArgs.first_share.
+ *                            lse2 = +inf, so that their weights are 0. Sets FxaArgs.first_share to 0, or if it is
+ *                            NULL, the f32 sum of dQ.
  *                            Grid (pad_rows / ROWS, heads)
  *     fxa_grad_q_finish      dQ = scale * sum. The sum has the layout of the backward kernels: per block of 64 queries
  *                            [8-column group][thread of 128], four floats each, the accumulators of an m64 product.

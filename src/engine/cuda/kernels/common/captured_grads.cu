@@ -6,14 +6,14 @@
  *
  *     fxa_captured_totals     adds the sums of all warps of (b, h), in a fixed order:
  *                             totals[(b * heads + h) * n + i]. Grid (n, heads, batch)
- *     fxa_captured_sums       adds each total to its element of a tensor's gradient, or to `params`, which has an
- *                             element for each sum that is a param's gradient. Grid (batch * heads / 256 rounded up, n)
+ *     fxa_captured_sums       adds each total i to params[i] if sum i is the gradient of a param, otherwise to an
+ *                             element of a tensor's gradient. Grid (batch * heads / 256 rounded up, n)
  *     fxa_captured_params     stores the gradients of params in the caller's memory. One CTA
  *     fxa_captured_diagonal   adds sums along diagonals (FxaDiagonalGrad) to the gradients of the elements from which
  *                             the diagonal row is made. Grid (size / 128 rounded up, heads, batch); with 1 instead of
  *                             batch a CTA adds up all batch entries in order
- *     fxa_captured_dense      sums the gradients of pairs (a.grad_dense) over the batch entries and heads that share an
- *                             element of the tensor, into the caller's gradient. Any number of CTAs
+ *     fxa_captured_dense      sums the gradients a.grad_dense[b, h, q, k] over the batch entries and heads that share
+ *                             an element of the tensor, into the caller's gradient. Any number of CTAs
  *     fxa_captured_store      stores a contiguous array as the caller's gradient, in its type and strides. Any number
  *                             of CTAs
  */

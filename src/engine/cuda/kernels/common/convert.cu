@@ -4,8 +4,8 @@
  * in another type or with other strides, and results that are added to or merged with existing ones. The kernels run on
  * all architectures, compute in f64 and round each result once.
  *
- *     fxa_convert_copy        to = from, or to += from. Packed sequences: only rows of a sequence are written;
- *                             with +=, no rows past a length. Any number of CTAs of THREADS threads
+ *     fxa_convert_copy        to = from, or to += from. Not written: in packed tensors, rows that belong to no
+ *                             sequence; with +=, rows past a length. Any number of CTAs of THREADS threads
  *     fxa_coordinates_write   coordinates of indices, for dropout. Any number of CTAs of THREADS threads
  *     fxa_convert_merge       merges (O, LSE) of a run with existing ones, as fxa_merge does. Any number of CTAs, each
  *                             a row at a time

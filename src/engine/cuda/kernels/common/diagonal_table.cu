@@ -3,7 +3,7 @@
  * Diagonal rows: values that depend on batch entry, head and q - k alone (relative biases, distance buckets).
  *
  * fxa_diagonal_fill tabulates the program's diagonal() into the rows of an FxaDiagonal. Grid (pitch / 256 rounded up,
- * heads or 1, batch or 1).
+ * heads, batch), with 1 instead of heads or batch if all of them share a row.
  */
 #include "common/program_interface.cuh"
 

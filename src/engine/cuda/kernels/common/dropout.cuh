@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout: which pairs are kept. Philox4x32-10 on the logical (b, h, q, k), as in src/base/philox.h, so that all
+ * Dropout: which pairs (q, k) are kept. Philox4x32-10 on the logical (b, h, q, k), as in src/base/philox.h, so that all
  * engines drop the same pairs. The counter is (k >> 2, q, h, b); a pair has word k & 3 and is kept if that word is not
  * below the threshold.
  *
- * One call of Philox serves four keys, which belong to several lanes, so lanes share calls: each lane makes a quarter
- * or half of the calls that its neighbours need, and the results, a bit per pair, are exchanged. Bit i of a result
+ * One call of Philox serves four keys, which belong to several lanes. So groups of two or four lanes share calls: each
+ * lane makes an equal part of the calls, and the lanes exchange the results, a bit per pair (q, k). Bit i of a result
  * belongs to accumulator i of a thread (sm90/ptx_wgmma.cuh; mma.sync has the same layout): 4 * (column / 8) + 2 * (row
  * / 8) + column % 2, 32 accumulators per word.
  */
@@ -14,7 +14,7 @@
 
 #include "common/varlen.cuh"
 
-/* Returns four bits: bit i is set if dropout keeps the pair of query q and key 4 * four + i. */
+/* Returns four bits for query q and the keys k0 = 4 * four to k0 + 3: bit i is set if dropout keeps key k0 + i. */
 FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
 {
     u32 c0 = (u32)four, c1 = (u32)q, c2 = (u32)h, c3 = (u32)b, k0 = run_seed(a, 0), k1 = run_seed(a, 1);
@@ -33,15 +33,15 @@ FXA_INLINE u32 keep_four(const FxaArgs &a, int b, int h, int q, int four)
            (u32)(c3 >= threshold) << 3;
 }
 
-/* Returns true if dropout keeps the pair of accumulator i, by bit i of `kept`; always true without dropout. */
+/* Returns bit i of `kept`, true if dropout keeps the pair (q, k) of accumulator i; true without dropout. */
 FXA_INLINE bool keeps(u32 kept, int i)
 {
     return !FXA_DROPOUT || (kept >> (i & 31) & 1);
 }
 
 #if FXA_DROPOUT == 2
-/* Returns 1 if dropout keeps the pair, 0 if not, for coordinates from tables (FXA_DROPOUT 2). Neighbouring pairs then
- * share no calls of Philox. */
+/* Returns 1 if dropout keeps the pair (q, k), 0 if not, for coordinates from tables (FXA_DROPOUT 2). A call of Philox
+ * then serves one pair only. */
 FXA_INLINE u32 keep_by_coordinates(const FxaArgs &a, int b, int h, int q, int k)
 {
     const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));
@@ -68,8 +68,8 @@ FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
     return all;
 }
 #else
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, for accumulators with queries as rows. q:
- * the thread's first query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
+/* Returns a bit per accumulator of this thread, 1 = dropout keeps its (query, key); rows are queries. q: the thread's
+ * first query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
 FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
@@ -85,8 +85,8 @@ FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
     return all;
 }
 
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps the pair, for accumulators with keys as rows. k: the
- * thread's first key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4. Four lanes share
+/* Returns a bit per accumulator of this thread, 1 = dropout keeps its (query, key); rows are keys. k: the thread's
+ * first key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4. Four lanes share
  * a call of Philox. */
 FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Exact sums, for gradients of captured tensors if any pairs may add to the same element. A float is an integer
+ * Exact sums, for gradients of captured tensors that have elements with terms of many (q, k). A float is an integer
  * multiple of 2^-149, so a sum of floats is an integer of 320 bits (FxaExact), to which threads add by atomics on its
  * 64-bit words, carries included. The result has the same bits in any order of additions, and is rounded only where it
  * is read. 2^42 floats of the largest size fit. Infinities and NaN are added to a separate float (FxaExact.rest), whose

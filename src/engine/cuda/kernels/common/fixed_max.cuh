@@ -53,8 +53,8 @@ FXA_INLINE float fixed_max_mark_bias(bool f16)
 }
 
 /* Returns true if the row has to be recomputed. top: fixed maximum in base 2; sum: sum of the row's weights; guessed:
- * top is 0 and not the maximum of any scores, because the program bounds its scores or because no pair of the row was
- * attended when the maximum was fixed */
+ * top is 0 instead of a maximum of scores. This is so if the program bounds its scores, and if no key of the row was
+ * attended when the maximum was fixed. */
 FXA_INLINE bool is_fixed_max_wrong(bool f16, float top, float sum, bool guessed, bool sink)
 {
     const bool inside = sum < fixed_max_limit(f16, sink) && top <= FIXED_MAX_LARGE && top >= -FIXED_MAX_LARGE;

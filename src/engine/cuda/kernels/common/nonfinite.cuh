@@ -6,10 +6,11 @@
  *
  *     VALUES_FINITE   V = 0 for non-finite elements: O is right if none of them has a weight above 0
  *     VALUES_POS_INF  V = 1 for +inf and NaN, else 0: O is set to +inf if the sum of weights is above 0
- *     VALUES_NEG_INF  V = 1 for -inf and NaN, else 0: O is set to -inf, or to NaN if both sums are above 0
+ *     VALUES_NEG_INF  V = 1 for -inf and NaN, else 0: O is set to -inf if the sum of weights is above 0, or
+ *                     to NaN if it is so in both passes
  *
  * The last two passes run only if the first has replaced an element. An O that is infinite because of a large finite V
- * is corrected by the first pass. If O is finite, no pass is added. (simt/tiles.cuh skips weights of 0 instead.)
+ * is corrected by the first pass. If O is finite, no pass runs. (simt/tiles.cuh skips weights of 0 instead.)
  */
 #ifndef FXA_CUDA_COMMON_NONFINITE_CUH
 #define FXA_CUDA_COMMON_NONFINITE_CUH
@@ -19,8 +20,8 @@
 
 enum { VALUES_UNCHANGED, VALUES_FINITE, VALUES_POS_INF, VALUES_NEG_INF };
 
-/* Returns what a pass with V replaced by `values` subtracts from the exponents of weights (common/fixed_max.cuh). f16:
- * weights have the type f16 */
+/* Returns what a pass with V replaced as `values` says subtracts from the exponents of weights, which are f16 or bf16
+ * (common/fixed_max.cuh). */
 FXA_INLINE float values_bias(int values, bool f16)
 {
     return values == VALUES_FINITE ? fixed_max_bias(f16) : values > VALUES_FINITE ? fixed_max_mark_bias(f16) : 0.f;

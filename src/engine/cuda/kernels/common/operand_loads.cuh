@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Plain loads of what value() and mask() read for each pair (diagonal row, dense tensor, row and key operands), and
+ * Plain loads of what value() and mask() read for each pair (diagonal row, dense tensor, FxaOperands), and
  * plain stores of the gradients of captured tensors, for kernels that do not copy these with their tiles.
  */
 #ifndef FXA_CUDA_COMMON_OPERAND_LOADS_CUH
@@ -9,7 +9,7 @@
 #include "common/diagonal_sum.cuh"
 #include "common/storage.cuh"
 
-/* Addresses of the captured values of a (b, h). dense_at() returns 0 for positions past the lengths. */
+/* Addresses of diagonal row, FxaOperands and dense tensor of a (b, h). dense_at() returns 0 past the lengths. */
 struct OperandLoads {
     const float *diagonal; /* entry for q - k = 0 */
     const int *q_words, *k_words;
@@ -30,8 +30,8 @@ struct OperandLoads {
     }
 };
 
-/* Stores ds, the gradient of a pair's new score, as the gradient of the dense tensor's element. store_captured() also
- * adds ds to the gradient of the diagonal row, for key tile n. */
+/* Stores ds, the gradient of the new score of (q, k), as the gradient of the dense tensor's element (q, k).
+ * store_captured() also adds ds to the gradient of the diagonal row, for key tile n. */
 FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float ds)
 {
 #if PROG_GRAD_DENSE

@@ -4,7 +4,7 @@
  * the workspace, row after row of each batch entry. Before these kernels, keys are gathered from their pages; after
  * these kernels, every page of the pool receives the sum of the gradients of all batch entries that use it, or 0. Pages
  * may be shared, also inside one batch entry: the uses of a page are listed first, in the order of the page table, so
- * that sums have a fixed order. All work is linear in the size of the table, except sorting, which adds logarithms.
+ * that sums have a fixed order. All work is linear in the size of the table, but n uses are sorted in n log(n)^2.
  *
  * Entry e = b * pages_b + i of the page table is used if key i * page_size of batch entry b exists. Arrays of the
  * workspace: count[page] = number of uses, set to 0 before the first kernel; end[page] = end of the page's part of
@@ -14,7 +14,7 @@
  *     fxa_pages_count     computes `count`
  *     fxa_pages_offsets   sets `end` to the beginning of each page's list; lists follow each other in any order. *used
  *                         has to be 0 before
- *     fxa_pages_list      writes the lists, each in any order, and moves `end` to their ends
+ *     fxa_pages_list      writes the lists, each in any order, and sets `end` to the end of each list
  *     fxa_pages_sort      sorts each list; a CTA takes a page
  *     fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to the existing value if s.add
  */

@@ -32,8 +32,8 @@ FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s
 #endif
 }
 
-/* Gradients of params and captured tensors, to which a thread adds pair by pair: in the registers `sums`
- * (PROG_GRAD_SUMS), and by atomics of scatter() (PROG_GRAD_SCATTER). */
+/* Gradients of params and captured tensors. A thread adds the terms of its pairs (q, k) to the registers `sums`
+ * (PROG_GRAD_SUMS), and with PROG_GRAD_SCATTER to memory, by the atomics of scatter(). */
 struct PairGradients {
     float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
 
@@ -42,9 +42,9 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
     }
 
-    /* Adds the terms of a pair to the gradients. ds: gradient of the pair's new score (the result of the score
-     * program). Pairs with ds = 0 add nothing, because their partial derivatives (partials()) may be infinite or
-     * NaN. */
+    /* Adds the terms of a pair (q, k) to the gradients. ds: gradient of the pair's new score (the result of the
+     * score program). A pair with ds = 0 adds nothing, because the derivatives by which ds is multiplied (partials())
+     * may be infinite or NaN. */
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
     {
 #if PROG_GRAD_SUMS
@@ -54,7 +54,7 @@ struct PairGradients {
 #endif
 #if PROG_GRAD_SCATTER
         if (__any_sync(~0u, ds != 0.f)) call_scatter(program, a, b, h, s, pair, ds);
-        keep_order(); /* one pair after the other: the addresses of all pairs at once take too many registers */
+        keep_order(); /* ends a pair before the next one: the addresses of all pairs take too many registers */
 #endif
     }
 

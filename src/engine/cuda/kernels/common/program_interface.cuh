@@ -13,11 +13,11 @@
  *                             PROG_BOUNDED bounds value() without the factor. If the factor overflows f32,
  *                             softcap_unit() is a quarter of the factor and unit() is 4.
  *   PROG_MASK                 mask() can be false
- *   PROG_UNIFORM_OPERANDS     uniform_mask() is a shorter mask() for tiles whose row and key operands are all equal
- *   PROG_OPERANDS 1, 2        pairs read row and key operands (values of captured tensors that depend on the row or
- *                             the key alone, struct FxaOperand): 1 = in mask() only, 2 = also in value()
- *   PROG_PACK_OPERANDS        row and key operands are packed before a run: for pairs, or only for the ranges that
- *                             tile_class() reads
+ *   PROG_UNIFORM_OPERANDS     uniform_mask() is a shorter mask() for tiles in which all q_word and k_word are equal
+ *   PROG_OPERANDS 1, 2        pairs read q_word and k_word (values of captured tensors that depend on the row or the
+ *                             key alone, struct FxaOperand): 1 = in mask() only, 2 = also in value()
+ *   PROG_PACK_OPERANDS        FxaOperands are written before a run: for q_word and k_word, or only for the ranges
+ *                             that tile_class() reads
  *   PROG_DIAGONAL             value() reads pair.diagonal, from the table of diagonal() that fxa_diagonal_fill writes
  *   PROG_DENSE                value() reads pair.dense, an element of a 16-bit tensor [b, h, q, k]
  *   PROG_OUT_OF_LINE bits     functions called out of line (common/out_of_line.cuh): 1 = value(), 2 = mask() and
@@ -48,7 +48,7 @@
  *                             would exceed 2^-20 of the largest result of softcap()
  *   mask(a, pair)             true if the pair is attended; called in partial tiles only. value() and slope of a
  *                             masked pair may be anything
- *   uniform_mask(a, pair)     PROG_UNIFORM_OPERANDS: the conditions of mask() except equality of row and key operand
+ *   uniform_mask(a, pair)     PROG_UNIFORM_OPERANDS: the conditions of mask() except q_word == k_word
  *   partials(a, s, pair, g)   g[i] = d new score / d x, x being the param or element that sum i is the gradient of;
  *                             s: product of Q and K; may be 0 without PROG_DERIVATIVE. Reads only q, k and offsets.
  *   scatter(a, b, h, s, pair, ds)   ds = d loss / d new score; all lanes of a warp call it together, with ds = 0 where
@@ -67,8 +67,8 @@
 
 /* A pair of query q and key k. q_off = q - the thread's first query, k_off = k - its first key. The offsets are
  * constants after unrolling, so an expression that is affine in q and k costs one addition of a constant to a base that
- * tile() computes. diagonal, dense: elements of the diagonal row and the dense tensor; q_word, k_word: row and key
- * operand (values of captured tensors that depend on q or k alone). */
+ * tile() computes. diagonal, dense: elements of the diagonal row and the dense tensor; q_word, k_word: values
+ * of captured tensors that depend on q or k alone (FxaOperand). */
 struct Pair {
     int q, k, q_off, k_off;
     float diagonal, dense;
@@ -84,9 +84,9 @@ enum { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 #endif
 enum { KEY_LANES = FXA_KEY_LANES, QUERY_LANES = 31 & ~KEY_LANES, ALL_LANES = 31 };
 
-/* Sets x to its sum over the lanes whose numbers differ in the bits `lanes` alone; these lanes add to the same element
- * of a gradient. Returns true in one of them, which then adds the sum, if it is not 0. All lanes of the warp call this
- * function. Atomics limit the speed of scattered gradients; this sum reduces their number to a quarter or a
+/* Sets x to its sum over the lanes whose numbers are equal but for the bits `lanes`; these lanes add to the same
+ * element of a gradient. Returns true in one of them, which then adds the sum, if it is not 0. All lanes of the warp
+ * call this function. Atomics limit the speed of scattered gradients; this sum reduces their number to a quarter or a
  * sixteenth. */
 template <int lanes> FXA_INLINE bool sum_lanes(float &x)
 {
@@ -96,7 +96,7 @@ template <int lanes> FXA_INLINE bool sum_lanes(float &x)
     return (threadIdx.x & lanes) == 0 && x != 0.f;
 }
 
-/* Returns {minimum, maximum} of a row or key operand over the positions first..last, rounded out to blocks of 64, for
+/* Returns {minimum, maximum} of an FxaOperand over the rows or keys first..last, rounded out to blocks of 64, for
  * tile_class(). */
 FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last)
 {
@@ -125,8 +125,8 @@ struct ProgramBase {
 constexpr FxaTraits TRAITS = {FXA_SETTINGS(FXA_TRAIT_VALUE) FXA_SWITCHES(FXA_TRAIT_VALUE)};
 #undef FXA_TRAIT_VALUE
 
-/* True if the backward calls functions of Program also for the pairs of full tiles (no pair is masked), and therefore
- * calls tile() for full tiles too. PROG_DERIVATIVE alone is possible without PROG_VALUE. */
+/* True if the backward calls functions of Program also for pairs (q, k) of full tiles (no pair is masked), and
+ * therefore calls tile() for full tiles too. PROG_DERIVATIVE alone is possible without PROG_VALUE. */
 constexpr bool PAIRS_READ_PROGRAM = PROG_VALUE || PROG_DERIVATIVE || PROG_USER_BACKWARD;
 
 static_assert(PROG_DERIVATIVE >= 0 && PROG_DERIVATIVE <= 2 && PROG_OPERANDS >= 0 && PROG_OPERANDS <= 2, "switches");

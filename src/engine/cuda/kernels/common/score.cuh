@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores and masks of pairs, by the functions of Program (common/program_interface.cuh): what all main kernels call for
- * a tile.
+ * Scores and masks of pairs (q, k), by the functions of Program (common/program_interface.cuh). All main kernels call
+ * these functions for each tile.
  */
 #ifndef FXA_CUDA_COMMON_SCORE_CUH
 #define FXA_CUDA_COMMON_SCORE_CUH
@@ -59,9 +59,9 @@ FXA_INLINE float score_bound(const FxaArgs &a)
     return PROG_BOUNDED * (PROG_SOFTCAP_HAS_UNIT ? fabsf(Program::softcap_unit(a)) : Program::unit(a));
 }
 
-/* Calls each(first, x) for all pairs of a thread, at_once pairs at a time, in a loop that is not unrolled, so that long
- * code is compiled once instead of once per pair. first: index of x[0] in s. Registers cannot be indexed, so the array
- * is rotated by at_once elements each time and ends up in its original order. */
+/* Calls each(first, x) for all scores s of a thread, at_once scores at a time, in a loop that is not unrolled, so that
+ * long code is compiled once instead of once per score. first: index of x[0] in s. Registers cannot be indexed, so the
+ * array is rotated by at_once elements each time and ends up in its original order. */
 template <int at_once, int n, class F> FXA_INLINE void in_batches(float (&s)[n], F each)
 {
     static_assert(n % at_once == 0, "pairs of a thread");
@@ -144,7 +144,7 @@ FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, con
 }
 
 /* What a call of score_pairs() in a kernel does. PASS_SCORES: computes new scores. PASS_UNIFORM_MASK: applies
- * score_uniform_mask(), for tiles whose row and key operands are all equal. PASS_MASK: applies score_mask(). */
+ * score_uniform_mask(), for tiles in which all Pair.q_word and k_word are equal. PASS_MASK: applies score_mask(). */
 enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
 #endif

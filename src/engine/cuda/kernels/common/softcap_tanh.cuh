@@ -52,11 +52,10 @@ struct SoftcapExp {
 
 /*
  * Computes u (1 - 2 / (1 + e)) with e = 2^(s factor) for the scores s[0] to s[3], with one reciprocal. Let p = inverse
- * (1 + e) (1 + e') for two of the pairs, and p' for the other two. One reciprocal of p p' gives 1 / p = -2 u / ((1 + e)
- * (1 + e')) and 1 / p'; (1 + e') / p is then the term -2 u / (1 + e) of the first pair. The cost per pair is 5.5
+ * (1 + e) (1 + e') for two of the scores, and p' for the other two. One reciprocal of p p' gives 1 / p = -2 u / ((1 +
+ * e) (1 + e')) and 1 / p'; (1 + e') / p is then the term -2 u / (1 + e) of the first score. The cost per score is 5.5
  * instructions, and 1.25 of the special function unit, the bottleneck of a tile. Requires that p p' does not overflow
- * and no score is NaN, which would spread to the other pairs. The error is at most 2^-20 u (docs/numerics.md derives
- * it).
+ * and no score is NaN, which would spread to the others. The error is at most 2^-20 u (docs/numerics.md derives it).
  */
 FXA_INLINE void score_softcap_four(const SoftcapExp &b, float *s)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Softmax epilogue of a row, with the same operations in every forward kernel: the row's largest score, its LSE and the
- * factor of its output. Scores here are values s with new score * log2(e) = s * unit, where unit is the uniform factor
- * Program::unit() of all scores (common/program_interface.cuh).
+ * factor that makes O of the row's sum. Scores here lack the factor Program::unit() of all scores: a score s stands for
+ * the new score s * unit() / log2(e) (common/program_interface.cuh).
  */
 #ifndef FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 #define FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
@@ -32,9 +32,9 @@ FXA_INLINE float row_maximum_of(float top, float sum, float unit)
  * zeros.
  *
  * A row whose maximum overflows when multiplied by log2(e) (-3.4e38, a common large-negative mask) still gets a finite
- * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that size is treated likewise. The sum is
- * multiplied by 2^bias before the logarithm. To add the bias afterwards, to a logarithm near -24, would lose the
- * precision of the small difference.
+ * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that magnitude is treated likewise. The
+ * sum is multiplied by 2^bias before the logarithm. To add the bias afterwards, to a logarithm near -24, would be less
+ * precise.
  */
 struct SoftmaxEpilogue {
     float factor, lse;

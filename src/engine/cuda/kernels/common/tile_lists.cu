@@ -15,7 +15,8 @@
  *
  * For a very long sequence a list row may have a smaller capacity (pitch, at least 2) than there are tiles. If the
  * tiles of a row do not fit, the full tiles are stored as one range if they are contiguous, as with causal masks,
- * windows and documents; otherwise the row stands for all tiles from the first to the last, all of them partial.
+ * windows and documents, and the partial tiles fit. Otherwise one range is stored: from the row's first tile to its
+ * last, all as partial tiles.
  */
 #include "common/program_interface.cuh"
 
@@ -37,8 +38,8 @@ FXA_INLINE int class_of(const FxaArgs &a, const FxaListShape &cut, int b, int h,
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Returns the SKIP and FULL bits of a partial tile, two for each 64-row part (FxaTileList). A part without queries has
- * both bits. */
+/* Returns bits of a partial tile for each 64-row part of the tile: FXA_CUDA_SKIP and FXA_CUDA_FULL (FxaTileList). A
+ * part past the last query has both bits. */
 FXA_INLINE int classes_of_parts(const FxaArgs &a, const FxaListShape &cut, int b, int h, int row, int column)
 {
     const int q_len = q_length(a, b), k_len = k_length(a, b);
@@ -90,8 +91,8 @@ FXA_INLINE int operand_of(const void *from, int kind, long long at)
     }
 }
 
-/* Stores block `block` of 64 words of a row or key operand, and their {minimum, maximum}, by one warp: x and y are
- * words lane and lane + 32. */
+/* Stores block `block` of 64 words of an FxaOperand and the block's {minimum, maximum}, by one warp: x and y are the
+ * block's words lane and lane + 32. */
 FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int block, int x, int y)
 {
     const int lane = threadIdx.x % 32, i = block * 64 + lane;
@@ -105,7 +106,7 @@ FXA_INLINE void store_operands(const FxaPackedOperand &w, long long row, int blo
     if (lane == 0) ((Int2 *)w.ranges)[row * (w.pitch / 64) + block] = range;
 }
 
-/* Packs the row or key operand of (b, h) into row `row` of the packed array. The warp packs the blocks of 64 positions
+/* Writes the FxaOperand of (b, h) to row `row` of its array, by one warp: the blocks of 64 words with the indices
  * `first`, `first + step`, ... . To hide latency, the warp loads two blocks at once, and loads elements of 32 bits
  * without a branch between the loads. */
 FXA_INLINE void pack_operands(const FxaPackedOperand &w, int b, int h, long long row, int first, int step)
@@ -155,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    const int end = row ? first : min(first + 64, t.size[axis]); /* a warp past the last block has no elements */
+    const int end = row ? first : min(first + 64, t.size[axis]); /* row > 0: past the last block, no elements */
     int smallest = 0x7fffffff, largest = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
         const int x = operand_of(t.data, kind, at + i * t.stride[axis]);
@@ -209,14 +210,13 @@ FXA_INLINE void write_row(const FxaArgs &a, const FxaListShape &cut, int *items,
         to[pitch - 2] = runs ? partial_range.count : 0;
         to[pitch - 1] = runs ? all.first - partial_range.count : smallest;
     }
-    /* kernels read items[0] together with the counts, even of an empty row (ListRow) */
+    /* defined even if no index is stored, because kernels always load items[0] together with the counts (ListRow) */
     if (!count.y || (!fits && !(runs && partial_range.count))) to[0] = 0;
     *(Int2 *)(counts + 2 * place) = count;
 }
 
-/* Writes the tile lists. If one CTA writes all rows of a batch entry's head, the CTA first packs the row and key
- * operands that the mask reads, which saves a launch; it reads the packed operands from global memory, as other kernels
- * do. */
+/* Writes the tile lists. If one CTA writes all rows of a (b, h), the CTA first writes the FxaOperands that the mask
+ * reads, which saves a launch. The mask then reads them from global memory, as in other kernels. */
 extern "C" __global__ void __launch_bounds__(TOGETHER, 1)
     fxa_tile_lists(const __grid_constant__ FxaArgs a, FxaListShape cut, int *items, int *counts, long long pitch,
                    const __grid_constant__ FxaPackedOperands packed)

@@ -17,8 +17,8 @@
 
 #include "common/varlen.cuh"
 
-/* Returns n / by without a division. A division is 30 instructions, which a starting kernel has in no cache: 2.4 us of
- * a forward of short documents. */
+/* Returns n / by without a division. A division is 30 instructions, which are in no cache when a kernel starts: it
+ * takes 2.4 us of a forward of short documents. */
 FXA_INLINE int quotient(int n, const FxaDivisor &by)
 {
     return (int)((u32)((u64)(2u * (u32)n) * by.factor >> 32) >> by.shift);
@@ -70,8 +70,8 @@ struct WorkTile {
     }
 };
 
-/* Message of a producer to its consumers about a query tile, in shared memory at `at`: {tile or -1, partial, total,
- * m, h, b, q_len, k_len, q_first}. A barrier orders both sides. */
+/* Message of a producer to its consumers about a query tile, in shared memory at `at`: {tile or -1 = end, number of
+ * partial key tiles, of all key tiles, m, h, b, q_len, k_len, q_first}. A barrier orders stores and loads. */
 struct TileSlot {
     u32 at;
 
@@ -91,7 +91,7 @@ struct TileSlot {
     FXA_INLINE int m() const { return take_word(at + 12); }
 };
 
-/* Coordinates of a query tile that a consumer keeps in registers while it works on the tile. */
+/* Coordinates of the query tile on which a consumer works, in registers. */
 struct TileCoordinates {
     int h, b, q_len, k_len, q_first;
 

@@ -25,14 +25,14 @@ enum {
     FXA_SHAPE_SPARE = 1536      /* bytes kept free for alignment and barriers when the host checks if a tile fits */
 };
 
-/* Tile sizes of an attention kernel, and the properties of the kernel that the host reads. Members are 0 where they do
- * not apply. */
+/* Tile sizes of an attention kernel, and the properties of the kernel that the host reads. A member that the kernel
+ * does not use is 0. */
 struct FxaTileShape {
     struct FxaShape launch; /* launch shape, which the module exports as KERNEL_shape */
     int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
     int groups;             /* sm90: consumer warpgroups */
-    int stages;             /* sm90: pipeline stages: of K and V (forward, decode), of Q and dO (backward), of K (dQ) */
-    int v_stages;           /* dQ of sm90: pipeline stages of V */
+    int stages;             /* sm90: pipeline stages of K and V (forward, decode), Q and dO (backward), K (dQ kernel) */
+    int v_stages;           /* dQ kernel of sm90: pipeline stages of V */
     int q_buffers;          /* forward of sm90: buffers of Q */
     int dq_columns;         /* backward of sm90: columns of dQ (head dim) that a warpgroup computes */
     int dq_writers;         /* backward: warps of a CTA that alternate in adding to dQ (FxaArgs.sent_all) */
@@ -54,7 +54,7 @@ FXA_SHAPE_FN int fxa_is_wide(struct FxaTraits t) { return t.d > 128 || t.dv > 12
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
 /* Returns the bytes of the forward's buffers in shared memory: Q (O replaces it), K, V, and the inputs of the score
- * program: tiles of the dense tensor, entries of the diagonal row, row and key operands. */
+ * program: tiles of the dense tensor, entries of the diagonal row, words of FxaOperands. */
 FXA_SHAPE_FN int fxa_forward_sm90_buffers(struct FxaTraits t, struct FxaTileShape s, int keys, int q_buffers) {
     int rows = s.launch.q_rows, q_bytes = fxa_tile_bytes(rows, t.d > t.dv ? t.d : t.dv);
     int bytes = q_buffers * q_bytes + s.stages * (fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv));
@@ -90,7 +90,7 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm90(struct FxaTraits t) {
 }
 
 /* Returns the tiles of the backward of sm90 up to head dim 128. Blocks of 128 queries fit in registers and shared
- * memory only up to head dim 64, and if the program has no derivative and no gradients of captured tensors. */
+ * memory only up to head dim 64, without dropout, dense tensor, PROG_DERIVATIVE and gradients of captured tensors. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int plain = !t.derivative && !t.dense && !t.grad_diagonal && !t.grad_sums && !t.grad_scatter;
@@ -109,8 +109,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     s.fits = 1;
     s.query_parts = t.mask && fused && !fxa_is_small(t) ? 2 : 0;
     s.first_share_stores = fused && (t.mask || t.varlen) && !t.grad_dense;
-    /* At head dim 64 or less with varlen or operands, CTAs may have little work: counting in FxaArgs.sent is 2 to 4 %
-     * slower there. */
+    /* At head dim 64 or less with varlen or FxaOperands, CTAs may have little work: counting in FxaArgs.sent is 2 to
+     * 4 % slower there. */
     s.signals_dq = fused && !(fxa_is_small(t) && (t.varlen || t.pack_operands));
     s.launch.shared_bytes = fxa_tile_bytes(keys, t.d) + fxa_tile_bytes(keys, t.dv) +
                             2 * (fxa_tile_bytes(rows, t.d) + fxa_tile_bytes(rows, t.dv)) +
@@ -122,9 +122,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
 }
 
 /* Returns true if shared memory suffices for a backward of sm90 that computes dQ in the same kernel: K and V tiles of
- * 128 keys, two stages each of Q and dO blocks of 64 queries, of dS and of tiles of the dense tensor, and the buffers
- * of dQ. Without a dense tensor they always fit. At head dim 128, a dense tensor leaves no space for row and key
- * operands. */
+ * 128 keys, the buffers of dQ, and two stages of Q and dO blocks of 64 queries, dS and dense tensor. They always fit
+ * without a dense tensor. At head dim 128, a dense tensor leaves no space for FxaOperands. */
 FXA_SHAPE_FN int fxa_fused_dq_fits(struct FxaTraits t) {
     int columns = fxa_stored_columns(t.d) + fxa_stored_columns(t.dv), pairs = 64 * 128 * 2;
     int bytes = (128 + 2 * 64) * columns * 2 + 4 * pairs + 2 * 64 * (t.d > 64 ? 64 : 32) * 4 + 2 * 2 * 64 * 4;
@@ -150,8 +149,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_wide_sm90(struct FxaTraits t) {
     return s;
 }
 
-/* Returns the tiles of the dQ kernel of sm90. Up to head dim 128, Q and dO of a tile are loaded to registers, and dQ
- * has its own buffer. */
+/* Returns the tiles of the dQ kernel of sm90. Up to head dim 128, Q and dO of a tile are loaded to registers, and
+ * shared memory has a buffer for dQ. */
 FXA_SHAPE_FN struct FxaTileShape fxa_dq_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int rows = 128, keys = 64, registers = !fxa_is_wide(t);
@@ -239,10 +238,10 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
     return s;
 }
 
-/* ---- simt, and all families -------------------------------------------------------------------------------------- */
+/* ---- SIMT, and kernels of all families --------------------------------------------------------------------------- */
 
-/* Returns the tiles of the SIMT kernels: 64 x 64 pairs. Shared memory holds one operand tile of 64 columns and two
- * tiles of weights. */
+/* Returns the tiles of the SIMT kernels, 64 queries x 64 keys. Shared memory holds one operand tile of 64 columns and
+ * two tiles of weights. */
 FXA_SHAPE_FN struct FxaTileShape fxa_forward_simt(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     (void)t;

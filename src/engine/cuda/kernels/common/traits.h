@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything that kernels are compiled with, one line each. struct FxaTraits, the compiler's options, the defaults that
- * the text of a program leaves out, the constant TRAITS of the kernels and the code key are made of these two lists, so
- * a new setting is a new line here. The file is C11 and CUDA.
+ * Two lists of everything that kernels are compiled with, one line each. The lists make struct FxaTraits, the
+ * compiler's options, the defaults of switches that a program's text leaves out, the constant TRAITS of the kernels and
+ * the code key, so a new setting is a new line here. The file is C11 and CUDA.
  *
  *   FXA_SETTINGS  what the host chooses for a problem. Every kernel is compiled with -DMACRO=value for each of them.
  *   FXA_SWITCHES  what the text of the score program defines (common/program_interface.cuh describes them); the others

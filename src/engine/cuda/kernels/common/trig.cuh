@@ -11,8 +11,8 @@
 
 #include "common/swizzle.cuh"
 
-/* An argument of sin, cos or tan as a number of quarter turns (pi / 2), modulo 4 and signed, plus a rest of slightly
- * more than pi / 4 at most. */
+/* An argument of sin, cos or tan as quarters * pi / 2 + rest. `quarters` is right modulo 4, and |rest| is at most
+ * slightly more than pi / 4. */
 struct TrigAngle {
     int quarters;
     float rest;

@@ -88,7 +88,7 @@ struct KeyAddress {
     FXA_INLINE KeyAddress(const FxaArgs &a, int b_, int first, int row) : b(k_starts(a) ? 0 : b_), s(first + row)
     {
 #if FXA_PAGED
-        const int i = min(row, a.k_len - 1) / a.page_size; /* keys past the last one are in the last page */
+        const int i = min(row, a.k_len - 1) / a.page_size; /* keys past the last one are read from the last page */
         b = min(max(a.pages[b_ * a.pages_b + i], 0), a.n_pages - 1);
         s = row % a.page_size;
 #endif
@@ -130,9 +130,10 @@ FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
     return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
 }
 
-/* One row of a tile list (FxaTileList), for the tile with index `tile` of (b, h). Without a list, the tiles 0 to `all`
- * - 1 are visited. ragged_last: the last of them extends past the length, is partial, and is visited first. ragged_row:
- * tile `tile` itself extends past its length, and all visited tiles are partial. */
+/* One row of a tile list (FxaTileList): the tiles that tile `tile` of (b, h) visits, key tiles of a query tile or query
+ * tiles of a key tile. Without a list, it visits the tiles 0 to all - 1:
+ *     ragged_last   the last visited tile extends past the end of its sequence; it is partial and visited first
+ *     ragged_row    tile `tile` extends past the end of its sequence; all visited tiles are partial */
 struct ListRow {
     const int *items; /* NULL = no list */
     int partial, total, first;
@@ -144,7 +145,7 @@ struct ListRow {
         if (a.list.items) {
             const long long row = b * a.list.b_rows + h * a.list.h_rows + tile;
             items = a.list.items + row * a.list.pitch;
-            first = items[0]; /* loaded together with the counts, to save a round trip; 0 in an empty row */
+            first = items[0]; /* 0 in an empty row; loaded with the counts, to save a round trip to memory */
             const Int2 n = *(const Int2 *)(a.list.counts + 2 * row);
             partial = n.x;
             total = n.y;

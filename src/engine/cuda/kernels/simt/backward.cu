@@ -2,8 +2,8 @@
  *
  * Backward without matrix instructions (simt/tiles.cuh), for f32 and for every problem that no other kernel supports.
  * fxa_backward computes dK and dV by tiles of 64 keys, and gradients of captured tensors; fxa_grad_q computes dQ by
- * tiles of 64 queries, with the lists of the forward. Both compute the scores. Only gradients of captured tensors use
- * atomics (common/exact_sum.cuh), so the results are deterministic.
+ * tiles of 64 queries, with the forward's lists of key tiles. Both compute the scores. Only gradients of captured
+ * tensors use atomics (common/exact_sum.cuh), so the results are deterministic.
  *
  * Grid: fxa_backward: common/backward_tile.cuh; fxa_grad_q: as simt/forward.cu. 256 threads; thread (y, x) of 16 x 16
  * has queries 4 y + i and keys x + 16 j.
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int BLOCKS = D_STORED / 64, BLOCKS_V = DV_STORED / 64;
 
-/* Computes scores, weights and gradients of a tile of pairs of one (b, h), for both backward kernels. */
+/* Computes scores, weights and gradients of a tile of (q, k) pairs of one (b, h), for both backward kernels. */
 struct SimtGradients {
     const FxaArgs &a;
     Scratch &memory;
@@ -61,7 +61,8 @@ struct SimtGradients {
         });
     }
 
-    /* Computes p, the weights without dropped pairs, for dV, and ds = P * derivative * (dP - delta), for dQ and dK. */
+    /* Computes p = P, with 0 for dropped (q, k) pairs, as the operand of dV.
+     * Computes ds = P * derivative * (dP - delta) as the operand of dQ and dK. */
     template <bool WITH_CAPTURED>
     FXA_INLINE void compute(float (&p)[4][4], float (&ds)[4][4], int m, int n, bool masked)
     {
@@ -85,7 +86,7 @@ struct SimtGradients {
                 const bool keep = keeps(kept, 4 * i + j);
                 const float w = attended >> (4 * i + j) & 1 ? exp2_fast(__fmaf_rn(p[i][j], unit, -lse)) : 0.f;
                 const float dp = !FXA_DROPOUT ? ds[i][j] : keep ? ds[i][j] * a.keep_inverse : 0.f;
-                /* a pair of weight 0 has gradient 0, even if dP is NaN */
+                /* a (q, k) pair of weight 0 has gradient 0, even if dP is NaN */
                 float g = w == 0.f ? 0.f : w * (dp - delta);
                 const bool mine = WITH_CAPTURED && q0 + i < q_len && k0 + 16 * j < k_len;
                 if (mine) store_dense(a, b, h, q0 + i, k0 + 16 * j, g);

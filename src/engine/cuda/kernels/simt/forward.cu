@@ -15,7 +15,7 @@
 namespace {
 
 constexpr int BLOCKS = DV_STORED / 64;
-constexpr float BIAS = 24.f; /* subtracted from exponents, so that no sum of large V overflows */
+constexpr float BIAS = 24.f; /* subtracted from exponents of weights, so that no sum P V overflows, however large V */
 
 /* Returns the maximum of x over the 16 threads of a row; row_total() returns the sum. */
 FXA_INLINE float row_maximum(float x)

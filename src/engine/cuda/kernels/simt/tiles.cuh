@@ -94,7 +94,7 @@ template <int columns, int pitch> struct HeldColumns {
     }
 };
 
-typedef HeldColumns<SLICE, PITCH> HeldSlice; /* slice of Q, K, dO or V for products that are scores or dP */
+typedef HeldColumns<SLICE, PITCH> HeldSlice; /* slice of Q, K, dO or V for the products S = Q K^T and dP = dO V^T */
 typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* 64 columns of the operand that weights multiply */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)

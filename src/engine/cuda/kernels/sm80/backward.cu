@@ -40,9 +40,9 @@ static_assert(K_BYTES % 1024 == 0 && V_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0 
               "swizzled tiles are aligned to 1024 bytes");
 
 typedef KeyTile<BK, BQ> Sm80KeyTile;
-/* True if the gradients of captured tensors are computed pair by pair in a loop (in_batches) that is not unrolled: all
- * scattered gradients, and more than 16 sums. Inlined for every pair, 24 sums take 24 to 28 seconds to compile; in the
- * loop, 5 seconds. */
+/* True if the gradients of captured tensors are computed in a loop over the (q, k) pairs (in_batches) that is not
+ * unrolled: with PROG_GRAD_SCATTER, and with more than 16 sums (PROG_GRAD_SUMS). Inlined for every pair, 24 sums take
+ * 24 to 28 seconds to compile; in the loop, 5 seconds. */
 constexpr bool LOOPED_GRADS = PROG_GRAD_SCATTER || PROG_GRAD_SUMS > 16;
 constexpr bool HAS_CAPTURED_GRADS = PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL || PROG_GRAD_SUMS || PROG_GRAD_SCATTER;
 
@@ -150,7 +150,7 @@ struct Sm80Backward {
                     float dp_ = dp[j][r * 2 + x];
                     if (FXA_DROPOUT) dp_ = keep ? dp_ * a.keep_inverse : 0.f;
                     g[x] = w[x] * (dp_ - (x ? delta.y : delta.x));
-                    /* a pair of weight 0 has gradient 0, even if dP is NaN */
+                    /* a (q, k) pair of weight 0 has gradient 0, even if dP is NaN */
                     if (HAS_CAPTURED_GRADS && w[x] == 0.f) g[x] = 0.f;
                     if (!keep) w[x] = 0.f;
                     const bool mine = part == 0 && q0 + c < q_len && k0 + 8 * r < k_len;

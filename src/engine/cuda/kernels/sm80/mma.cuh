@@ -77,7 +77,7 @@ FXA_INLINE void copy_tile(u32 to, const Source &from, int limit, int d, int thre
     }
 }
 
-/* Stores elements c and c + 1 of a row, those that are below d. */
+/* Stores elements c and c + 1 of a row of d elements; an element past the row is not stored. */
 FXA_INLINE void store_pair(u16 *row, int c, int d, u32 pair)
 {
     if (FXA_ALIGNED && c + 1 < d) {

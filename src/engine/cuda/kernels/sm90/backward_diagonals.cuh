@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sums of dS along diagonals (pairs of equal q - k), by warps 2 and 3 of the Hopper backward kernel: the gradient of
- * the diagonal row, values of the score that depend on q - k.
+ * the diagonal row (values that the score program reads by q - k).
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
 #define FXA_CUDA_SM90_BACKWARD_DIAGONALS_CUH
@@ -22,7 +22,8 @@ namespace {
  * D = 2 (u - 63) in the steps i <= u, which add to the sums `near`; D = 2 (u - 63) + 128 in the later steps, which add
  * to `far`. In the next block of 64 queries the D of every diagonal is 64 lower. So the `near` of a lane u < 32 is
  * complete after a block, and its `far` continues as the `near` of lane u + 32; the `near` of a lane u >= 32, which has
- * no `far`, continues as that of lane u - 32. Therefore the two warps exchange their values of u after each block.
+ * no `far`, continues as that of lane u - 32. Therefore the two warps exchange their ranges of u (0..31 and 32..63)
+ * after each block.
  */
 struct DiagonalSums {
     float below, on, above;

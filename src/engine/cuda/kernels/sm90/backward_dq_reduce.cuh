@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reduction of dQ in any order, by warp 1 of the Hopper backward kernel: reduce-adds the partial dQ of the key tile to
- * the f32 sum by bulk copies. sm90/ordered_dq.cuh adds them in a fixed order instead.
+ * the f32 sum by bulk copies. sm90/ordered_dq.cuh adds the partial dQ in a fixed order instead.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_DQ_REDUCE_CUH
 #define FXA_CUDA_SM90_BACKWARD_DQ_REDUCE_CUH
@@ -48,8 +48,8 @@ struct DqReduction {
     }
 };
 
-/* Reduces the partial dQ of all query blocks of the key tile. A buffer is released when the bulk copies have read it; a
- * stored partial dQ is published when all of it has arrived in memory. */
+/* Reduces the partial dQ of all query blocks of the key tile. A buffer is released when the bulk copies have read it.
+ * For a partial dQ that is stored, not added, the block's flag is set when all of it has arrived in memory. */
 FXA_INLINE void reduce_dq(const FxaArgs &a, const BackwardShared &sh, const BackwardTile &at)
 {
     for (int g = 0; g < a.group; g++) {

@@ -23,9 +23,9 @@ struct BackwardMainloop : BackwardScores {
     FXA_INLINE void ds_to_shared(const u32 (&ds)[BQ / 4]) const
     {
         if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
-        const u32 first = transposed(sh.ds(step), 0);
+        const u32 first = transposed(sh.ds(step), 0); /* if BQ is 64; blocks of 128 queries leave no register for it */
 #pragma unroll
-        for (int j = 0; j < BQ / 16; j++) { /* with blocks of 128 queries no register is left for the first address */
+        for (int j = 0; j < BQ / 16; j++) {
             const u32 to = BQ == 64 ? first + j * 16 * 128 : transposed(sh.ds(step), j);
             store_matrix_transposed(to, ds[4 * j], ds[4 * j + 1], ds[4 * j + 2], ds[4 * j + 3]);
         }
@@ -37,7 +37,7 @@ struct BackwardMainloop : BackwardScores {
     {
         async_fence();
         if (SKIPS_BLOCKS)
-            named_sync_apart<BAR_DS, 256>(); /* a warpgroup may arrive from skip_block() */
+            named_sync_apart<BAR_DS, 256>(); /* one warpgroup may be in skip_block(), the other one not */
         else
             named_sync(BAR_DS, 256);
         if (PROG_GRAD_DIAGONAL && threadIdx.x == 128) barrier_arrive(sh.ds_ring().full(step));
@@ -45,8 +45,8 @@ struct BackwardMainloop : BackwardScores {
         if (leader) {
             tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
             bulk_commit();
-            /* At most the store of this block still reads shared memory, so the next block's dS buffer may be written
-             * after the next barrier. */
+            /* Waits until all stores but this one have read shared memory. The buffer of the next block's dS is then
+             * free, after the next barrier of this warpgroup. */
             bulk_wait_read<1>();
         }
 #endif
@@ -186,7 +186,7 @@ struct BackwardMainloop : BackwardScores {
         if (WITH_DQ && warp == 0) named_arrive(BAR_DQ_EMPTY + group, 160);
         barrier_wait(sh.kv_full(), 0);
         clear_keys();
-        if (a.turned) { /* each warpgroup negates its rows of K; dQ reads all rows, hence the barrier */
+        if (a.turned) { /* each warpgroup negates half of K, and the product dQ = dS K reads all of K */
             negate_rows<BK, FXA_D>(a, sh.k() + group * 64 * 128);
             named_sync(BAR_KEYS, 256);
         }

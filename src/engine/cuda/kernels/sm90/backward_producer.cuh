@@ -22,7 +22,7 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
                            int h, int entry, bool partial, u32 step)
 {
     const int m = block_of(entry);
-    /* row and key operands that only mask() reads are copied for partial tiles only */
+    /* operands (values of captured tensors per query or key) of mask() alone are copied for partial tiles only */
     const bool operands = PROG_OPERANDS == 2 || (PROG_OPERANDS && partial);
     const long long row = at.workspace_row(a, h) + m * BQ;
     const TmaRows rows(q_starts(a), at.q_first, m * BQ, h, at.b);
@@ -32,7 +32,8 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
     barrier_expect(full, Q_BYTES + BQ * 4 + DENSE_BYTES + (operands ? Q_OPERAND_BYTES + K_OPERAND_BYTES : 0));
     tma_load_tile<BQ, FXA_D>(sh.q(step), &maps.q, full, rows, L2_EVICT_LAST);
     bulk_load(sh.lse(step), a.lse2 + row, BQ * 4, full);
-/* key operands are copied with every query block, because they may differ between the query heads of a KV group */
+/* Operands per key (values of captured tensors) are copied with every query block, because they may differ between the
+ * query heads of a KV group. */
 #if PROG_OPERANDS
     const FxaOperand &v = a.q_vector, &w = a.k_vector;
     if (operands) bulk_load(sh.q_operands(step), v.data + at.b * v.b + h * v.h + m * BQ, Q_OPERAND_BYTES, full);
@@ -46,8 +47,8 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
     load_grad_o<BQ>(maps, a, sh, rows, row, step);
 }
 
-/* Prefetches into the L2 cache the first tiles of the CTA that probably runs next on this multiprocessor, if key tiles
- * have few query blocks. CTAs start in the order of their indices, one per multiprocessor. */
+/* Prefetches into the L2 cache the first tiles of the CTA that probably runs next on this multiprocessor. Called where
+ * key tiles may have few query blocks. CTAs start in the order of their indices, one per multiprocessor. */
 FXA_INLINE void fetch_next(const FxaMaps &maps, const FxaArgs &a)
 {
     const u32 next = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) + processors();

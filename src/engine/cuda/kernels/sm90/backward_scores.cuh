@@ -92,8 +92,8 @@ struct BackwardScores {
         }
     }
 
-    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
-     * r + 1) + c % 2] belongs to the thread's key k0 + 8 r and query q0 + c. */
+    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's (q, k) pairs.
+     * entries[2 * (c / 8 - r + 1) + c % 2] belongs to the thread's key k0 + 8 r and query q0 + c. */
     FXA_INLINE void load_diagonal(float (&entries)[BQ / 4 + 2], int q0, int k0) const
     {
         const FxaDiagonal &d = a.diagonal;
@@ -102,9 +102,9 @@ struct BackwardScores {
         for (int i = 0; i < BQ / 4 + 2; i++) entries[i] = __ldg(row + 8 * (i >> 1) - 8 + (i & 1));
     }
 
-    /* Computes p = P in 16 bits, 0 for dropped pairs, for dV, and replaces the scores s by P * derivative. With
-     * GRADS_READ_SCORE also computes the gradients of captured tensors, before the scores are replaced; otherwise dp is
-     * not read. */
+    /* Computes P in 16 bits as the operand p of the product dV, with 0 for dropped (q, k) pairs. Replaces the scores s
+     * by P * derivative. With GRADS_READ_SCORE also computes the gradients of captured tensors, before the scores are
+     * replaced; otherwise dp is not read. */
     template <bool MASKED>
     FXA_INLINE void probabilities(float (&s)[BQ / 2], const float (&dp)[BQ / 2], u32 (&p)[BQ / 4], int m,
                                   const u32 (&dense)[BQ / 4], const float (&diagonal)[BQ / 4 + 2], u32 kept)
@@ -181,12 +181,12 @@ struct BackwardScores {
             for (int r = 0; r < 2; r++) {
                 const int i = fragment(2 * j, r);
                 float x = times_rest(s[i], dp[i] - d.x), y = times_rest(s[i + 1], dp[i + 1] - d.y);
-                if (GRADS_READ_DS) { /* a pair of weight 0 has gradient 0, even if dP is NaN */
+                if (GRADS_READ_DS) { /* a (q, k) pair of weight 0 has gradient 0, even if dP is NaN */
                     x = s[i] == 0.f ? 0.f : x;
                     y = s[i + 1] == 0.f ? 0.f : y;
                 }
                 ds[j * 2 + r] = pack16(x, y);
-                /* only for scattered gradients, because a modified dp occupies registers that the products need */
+                /* Only scattered gradients keep dS in dp: a modified dp occupies registers that the products need. */
                 if (PROG_GRAD_SCATTER) {
                     dp[i] = x;
                     dp[i + 1] = y;
@@ -196,7 +196,8 @@ struct BackwardScores {
                 }
             }
         }
-        /* inlined for every pair, scattered gradients take 6 to 9 seconds to compile, and more registers */
+        /* The loop in_batches() is not unrolled: inlined for every (q, k) pair, scattered gradients take 6 to 9 seconds
+         * to compile, and more registers. */
         if (GRADS_READ_DS && PROG_GRAD_SCATTER)
             in_batches<4>(dp, [&](int first, float(&x)[4]) {
 #pragma unroll

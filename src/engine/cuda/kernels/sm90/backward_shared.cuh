@@ -13,8 +13,8 @@
  *     DENSE_AT       PROG_DENSE: block of the dense tensor [BQ, BK]               DENSE_BYTES x STAGES
  *     LSE_AT         LSE of the block's rows, base 2                              4 BQ x STAGES
  *     DELTA_AT       delta of the block's rows                                    4 BQ x STAGES
- *     Q_OPERAND_AT   PROG_OPERANDS: row operands                                  Q_OPERAND_BYTES x STAGES
- *     K_OPERAND_AT   PROG_OPERANDS: key operands                                  K_OPERAND_BYTES x STAGES
+ *     Q_OPERAND_AT   PROG_OPERANDS: row operands (captured values per query)      Q_OPERAND_BYTES x STAGES
+ *     K_OPERAND_AT   PROG_OPERANDS: key operands (captured values per key)        K_OPERAND_BYTES x STAGES
  *     KV_BAR_AT      barrier of K and V                                           16
  *     RINGS_AT       barriers of the rings of Q, dO and dS                        16 STAGES x 3
  *     INDICES_AT     entry of the tile list for the block                         4 x STAGES
@@ -44,31 +44,33 @@ constexpr bool GRADS_READ_SCORE = PROG_DERIVATIVE && (PROG_GRAD_SUMS || PROG_GRA
 constexpr bool SEVERAL_STEPS =
     !PROG_DERIVATIVE && !PROG_DENSE && !PROG_GRAD_DIAGONAL && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER;
 constexpr int STAGES = TILE.stages; /* pipeline stages of Q, dO and of dS */
-/* True if a warp keeps its rows of K and V in registers, which are free with blocks of 64 queries at head dim 64. */
+/* True if a warp keeps its rows of K and V in registers. Blocks of 64 queries at head dim 64 leave registers free. */
 constexpr bool KV_IN_REGISTERS =
     SMALL && BQ == 64 && PROG_DERIVATIVE && !GRADS_READ_SCORE && !PROG_DENSE && !FXA_DROPOUT;
 constexpr bool WITH_DQ = !FXA_SEPARATE_DQ;
-/* True if the first partial dQ of a query block is stored and the others are added; otherwise the sum is set to 0
- * before the launch. The first one is not stored if all key tiles of a head have the same query blocks, because their
- * CTAs reach each block at the same time and all but one would wait; nor if the gradient of the dense tensor is stored,
- * because the round trip of a flag then takes longer than a block. */
+/* True if the first partial dQ of a query block is stored and the others are added to it; otherwise the sum is set to 0
+ * before the launch, and all partial dQ are added. False without dQ, and in two cases:
+ *     all key tiles of a head have the same query blocks: their CTAs reach each block at the same time, and all CTAs
+ *     but one would wait for the store
+ *     the gradient of the dense tensor is stored: a block's flag is then read and set more slowly than a block is
+ *     computed */
 constexpr bool FIRST_PARTIAL_STORES = TILE.first_share_stores;
 constexpr bool ORDERED_DQ = FXA_DQ_ORDERED;
 static_assert(!ORDERED_DQ || !FIRST_PARTIAL_STORES, "ordered dQ counts in FxaArgs.first_share");
 constexpr bool WITH_DS = WITH_DQ || PROG_GRAD_DENSE || PROG_GRAD_DIAGONAL; /* true if dS passes through shared memory */
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2, DS_BYTES = BQ * BK * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-/* Columns (head dim) of dQ that a warpgroup computes. A warpgroup computes 64 rows of a partial dQ: of a block of 128
- * queries half of the rows with all columns, of a block of 64 queries half of the columns. Both divisions have the same
- * layout in the f32 sum. At head dims 32 and 96 the second warpgroup also computes columns past D, from zeros, which
- * are not added to the sum: products of another width make the compiler serialize wgmma. */
+/* Columns (head dim) of dQ that a warpgroup computes. Each of the two warpgroups computes 64 rows of a partial dQ: with
+ * blocks of 128 queries half of the rows and all columns; with blocks of 64 queries all rows and half of the columns.
+ * Both divisions have the same layout in the f32 sum. At head dims 32 and 96 the second warpgroup also computes columns
+ * past D, from zeros, which are not added to the sum: products of another width make the compiler serialize wgmma. */
 constexpr int DQ_COLUMNS = TILE.dq_columns;
 constexpr int DQ_BYTES = 64 * DQ_COLUMNS * 4;
 constexpr int DQ_REDUCED_BYTES[2] = {DQ_BYTES, BQ == 128 ? DQ_BYTES : 64 * (FXA_D - DQ_COLUMNS) * 4};
 /* Warps that reduce dQ. With ordered dQ (summed in a fixed order) a warp waits until the previous key tile has added
  * its partial dQ, and then until its own partial dQ has arrived in memory. Both waits together take longer than a
- * block, so two warps alternate. The two warps share a buffer, which is free once their copies have read it, before the
- * partial dQ arrives. */
+ * block, so two warps alternate. The two warps share a buffer of the partial dQ: it is free once a warp's copies have
+ * read it, which is earlier than the arrival in memory. */
 constexpr int REDUCE_WARPS = TILE.dq_writers;
 constexpr int DENSE_BYTES = PROG_DENSE ? DS_BYTES : 0;
 constexpr int Q_OPERAND_BYTES = PROG_OPERANDS ? BQ * 4 : 0, K_OPERAND_BYTES = PROG_OPERANDS ? BK * 4 : 0;
@@ -82,8 +84,8 @@ static_assert(DQ_REDUCED_BYTES[1] >= 0 && DQ_REDUCED_BYTES[1] <= DQ_BYTES && DQ_
 static_assert(BQ == 128 ? DQ_COLUMNS == FXA_D : 2 * DQ_COLUMNS >= FXA_D, "two warpgroups compute all columns of dQ");
 
 /* True if a warpgroup skips query blocks that attend to none of its own 64 keys (FXA_CUDA_SKIP bits of FxaTileList).
- * With causal masks and documents the first block of every key tile is such a block for one warpgroup. At head dim 64
- * blocks take too little time for a gain. */
+ * With causal and document masks the first block of every key tile attends to the keys of one warpgroup only. At head
+ * dim 64 no block is skipped, because blocks take too little time for a gain. */
 constexpr bool SKIPS_BLOCKS = TILE.query_parts;
 static_assert(!SKIPS_BLOCKS || (PROG_MASK && TILE.query_parts == 2), "the list has bits for each warpgroup");
 

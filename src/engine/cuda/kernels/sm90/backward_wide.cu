@@ -145,8 +145,8 @@ struct WideScores : WideConsumer {
         }
     }
 
-    /* Passes `weights` (P * derivative) and the bits of the pairs that dropout keeps to the other warpgroup, through
-     * the exchange ring. */
+    /* Passes `weights` (P * derivative) and the bits of the (q, k) pairs that dropout keeps to the other warpgroup,
+     * through the exchange ring. */
     FXA_INLINE void put_weights(const u32 (&weights)[BQ / 4], u32 step, u32 kept) const
     {
         const u32 at_ = sh.exchange(step) + (threadIdx.x & 127) * 16;
@@ -207,7 +207,7 @@ struct WideScores : WideConsumer {
         if (!FIRST) finish_dv(step - 1);
         last = m;
 #pragma unroll
-        for (int i = 0; i < BQ / 4; i++) /* p may be written now: the product has read it */
+        for (int i = 0; i < BQ / 4; i++) /* the product dV of the previous block has read p */
             p[i] = pack16(keeps(kept, 2 * i) ? s[2 * i] : 0.f, keeps(kept, 2 * i + 1) ? s[2 * i + 1] : 0.f);
         put_weights(weights, step, kept);
     }

@@ -30,7 +30,7 @@ constexpr FxaTileShape TILE = fxa_backward_wide_sm90(TRAITS);
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, STAGES = TILE.stages;
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;
 constexpr int Q_BYTES = BQ * D_STORED * 2, DO_BYTES = BQ * DV_STORED * 2;
-constexpr int EXCHANGE_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* bits of kept pairs follow the weights */
+constexpr int EXCHANGE_BYTES = BQ * BK * 2 + (FXA_DROPOUT ? 512 : 0); /* weights, then bits of kept (q, k) pairs */
 constexpr int PARTIAL = 0x40000000; /* bit that is set in the index of a partial query block, whose pairs need mask() */
 enum { BAR_CLEAR = 1 }; /* number of a named barrier: consumer warpgroup g has BAR_CLEAR + g */
 static_assert(!PROG_GRAD_DIAGONAL && !PROG_GRAD_DENSE && !PROG_GRAD_SUMS && !PROG_GRAD_SCATTER,

@@ -23,8 +23,11 @@
  * Row r of a KV head kv_h is query r / group of query head kv_h * group + r % group; a row group is ROWS such rows.
  * a.tiles = parts * KV heads * row groups * batch entries, with parts = splits / run and row groups = group * q_len /
  * ROWS, each rounded up. Tile lists have one row per KV head and batch entry (b_rows, h_rows; tile 0) of key tiles of
- * BN. Workspace: a.next_tile = 0; a.redo, 12 bytes per work item, with any contents; with more than one part,
- * a.partial, ROWS * DV floats, and a.partial_ml, 2 * ROWS floats per work item.
+ * BN. Workspace:
+ *     a.next_tile    counter, 0 before the launch
+ *     a.redo         12 bytes per work item, with any contents
+ *     a.partial      ROWS * DV floats per work item, if there is more than one part
+ *     a.partial_ml   2 * ROWS floats per work item, if there is more than one part
  */
 #include "sm90/decode_mainloop.cuh"
 
@@ -40,8 +43,8 @@ FXA_INLINE u64 key_cache(const FxaArgs &a)
     return bytes < 1 << 28 ? L2_EVICT_FIRST : L2_EVICT_NORMAL;
 }
 
-/* Source of the producer's copies: batch entry, KV head, first key of the sequence. A TMA box has BOX_ROWS rows, or a
- * page if that is smaller. */
+/* Source of the producer's copies: batch entry, KV head, first key of the sequence. A TMA box has BOX_ROWS rows;
+ * with pages it has the rows of a page, at most BN. */
 struct CopySource {
     int b, kv_h, first, box;
     u64 cache;
@@ -189,13 +192,13 @@ struct DecodeConsumer {
         ring.wait_full(count);
         next = take_word(base + WORK_SLOTS_AT + count % WORK_SLOTS * 4);
         release(ring.empty(count));
-        /* with TILES = 2 no registers are left for the next Q */
+        /* registers suffice for the next item's Q only if TILES is 1 */
         if (TILES == 1 && next >= 0) load_queries(a, DecodeWork(a, next), warp, rows);
     }
 
-    /* Computes a work item. If its O is not finite, the work item is deferred to the end of the CTA's work. Two words
-     * in shared memory report this, for even and odd counts of work items, because a warp may be one work item ahead of
-     * the others. */
+    /* Computes work item number `count` of the CTA. An item whose O is not finite is deferred to the end of the CTA's
+     * work. Two words in shared memory have the numbers of the last such work items, one for even and one for odd
+     * numbers, because a warp may be one work item ahead of the others. */
     FXA_INLINE void process(int work, int count, int values)
     {
         const DecodeWork at(a, work);
@@ -215,7 +218,7 @@ struct DecodeConsumer {
             compute(mainloop, split, values);
             if (split + 1 == splits && !values) fetch_next(count);
             if (!values && mainloop.has_nonfinite() && mainloop.lane == 0) put_word(word, count);
-            consumers_sync(); /* all warps have added the previous split and reported a non-finite O */
+            consumers_sync(); /* all warps have added the previous split and set `word` if their O is not finite */
             deferred = !values && take_word(word) == count;
             if (deferred) continue;
             mainloop.partial_to_shared(out, stats);

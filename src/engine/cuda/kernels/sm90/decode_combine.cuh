@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Combine of sm90/decode.cu, the split-KV decode kernel: adds up O of a CTA's warps at the end of each split of the
- * keys, and the splits of a work item. Their sum is a part; the CTA that stores the last part of a row group (ROWS
- * query rows of one KV head) adds up all parts of the row group. The maxima in {maximum, sum} of a row are of scores
- * before the factor Program::unit(). A partial result of weight 0 adds nothing, even if its O is NaN.
+ * keys, and the splits of a work item. The sum of a work item is a part; the CTA that stores the last part of a row
+ * group (ROWS query rows of one KV head) adds up all parts of the row group. The maxima in {maximum, sum} of a row are
+ * of scores before the factor Program::unit(). A partial result of weight 0 adds nothing, even if its O is NaN.
  */
 #ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
 #define FXA_CUDA_SM90_DECODE_COMBINE_CUH
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* subtracted from exponents, so that no sum of P V overflows */
+constexpr float BIAS = FXA_F16 ? 0.f : 24.f; /* subtracted from exponents of weights: no sum P V overflows */
 
 FXA_INLINE float combine_weight(const FxaArgs &a, float top, float all)
 {
@@ -172,7 +172,7 @@ struct SplitSums {
     FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
         u32 thread = threadIdx.x;
-        keep(thread); /* otherwise the addresses occupy registers in the loop over tiles */
+        keep(thread); /* keeps addresses that depend on it out of registers in the loop over tiles */
 #pragma unroll 1
         for (int e = thread; e < at.rows * (FXA_DV / 4); e += CONSUMERS) {
             const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
@@ -229,7 +229,7 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        SplitTree<COMBINE_LEVELS> fold; /* each result that is added is the sum of COMBINE_LOADS work items */
+        SplitTree<COMBINE_LEVELS> fold; /* adds sums of COMBINE_LOADS work items each */
 #pragma unroll 1
         for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
             PartialResult x[COMBINE_LOADS];
@@ -268,9 +268,9 @@ FXA_INLINE void combine_cluster(const FxaArgs &a, u32 base)
         }
         x[0] = combine_tree(a, x, CLUSTER);
     }
-    cluster_arrive<CLUSTER>(); /* all loads are done */
+    cluster_arrive<CLUSTER>(); /* this CTA has read the shared memory of the others */
     if (some) write_row(a, to, e % (FXA_DV / 4) * 4, x[0]);
-    cluster_wait<CLUSTER>(); /* a CTA that exits releases its shared memory */
+    cluster_wait<CLUSTER>(); /* the others have read this CTA's shared memory, which its exit releases */
 }
 
 constexpr u64 PARTIAL_READY = 0xB5297A4D68E31DA5ull;

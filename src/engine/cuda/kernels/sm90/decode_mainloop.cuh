@@ -47,7 +47,7 @@ FXA_INLINE void load_queries(const FxaArgs &a, const DecodeWork &at, int warp, Q
 struct DecodeMainloop {
     const FxaArgs &a;
     const DecodeWork &at;
-    int lane, key0, row0; /* the warp's first key in a tile, its first query row */
+    int lane, key0, row0; /* key0: the warp's first key in a tile; row0: its first query row */
     Program program[TILES][2];
     QueryRows q;
     float unit, top[TILES][2], sum[TILES][2], o[FXA_DV / 16][TILES][4];
@@ -303,7 +303,7 @@ struct DecodeMainloop {
     FXA_INLINE void partial_to_shared(float *out, Float2 *stats) const
     {
         u32 index = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
-        keep(index); /* otherwise addresses occupy registers in the loop over tiles */
+        keep(index); /* keeps addresses that depend on it out of registers in the loop over tiles */
         const int key_warp = key0 / KEYS, first = index >> 16;
         float *to[4];
 #pragma unroll

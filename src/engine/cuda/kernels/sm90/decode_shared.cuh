@@ -10,7 +10,7 @@
  *     BARS_AT        barriers of the ring of key tiles                            16 x STAGES
  *     WORK_BARS_AT   barriers of the ring of work items                           16 x WORK_SLOTS
  *     WORK_SLOTS_AT  index of the work item                                       4 x WORK_SLOTS
- *     NONFINITE_AT   count of the work item with a non-finite O, two words        8
+ *     NONFINITE_AT   last even, last odd number of an item with non-finite O      8
  *     DEFERRED_AT    last deferred work item                                      4
  *     INDICES_AT     index of the key tile                                        4 x STAGES
  *
@@ -29,11 +29,11 @@ constexpr FxaTileShape TILE = fxa_decode_sm90(TRAITS);
 constexpr int TILES = FXA_ROW_TILES < 2 ? 1 : 2; /* query rows of a warp / 8 */
 constexpr int ROW_WARPS = FXA_ROW_TILES / TILES, ROWS = TILE.launch.q_rows;
 constexpr int BN = TILE.launch.k_rows, KEY_WARPS = BN == 128 && ROW_WARPS == 1 ? 8 : 4;
-constexpr int BOX_ROWS = TILE.launch.store_rows; /* keys per TMA box, unless pages are smaller */
+constexpr int BOX_ROWS = TILE.launch.store_rows; /* keys per TMA box; not used with pages */
 constexpr int KEYS = BN / KEY_WARPS, STEPS = KEYS / 16;
 constexpr int WARPS = KEY_WARPS * ROW_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
-/* true if consumers take the registers of idle warps: with 288 threads a launch gives no more registers per thread than
- * with 384 */
+/* True if idle warps are launched, whose registers the consumers take: a launch of 288 threads has no more registers
+ * per thread than one of 384. */
 constexpr bool MOVES_REGISTERS = WARPS == 8;
 constexpr int LAUNCHED = TILE.launch.threads;
 static_assert(LAUNCHED == (MOVES_REGISTERS ? 384 : THREADS), "common/tile_shape.h has other warps");
@@ -42,7 +42,7 @@ static_assert(LAUNCHED == (MOVES_REGISTERS ? 384 : THREADS), "common/tile_shape.
 constexpr bool PRELOADS = STEPS == 1 && TILES * (FXA_D / 8 + FXA_DV / 4) + FXA_DV / 4 <= 128;
 constexpr int K_BYTES = BN * D_STORED * 2, STAGE_BYTES = K_BYTES + BN * DV_STORED * 2;
 constexpr int OUT_BYTES = KEY_WARPS * ROWS * FXA_DV * 4, STATS_BYTES = KEY_WARPS * ROWS * 8;
-/* QUADS: groups of four elements of O of a work item; EACH: those of a thread */
+/* QUADS: number of groups of four elements of O of a work item; EACH: number of these per thread, rounded up */
 constexpr int QUADS = ROWS * FXA_DV / 4, EACH = (QUADS + CONSUMERS - 1) / CONSUMERS;
 /* true if a thread keeps the sums of earlier splits (parts of the keys) in registers; otherwise a work item has one
  * split (a.run = 1) */
@@ -146,8 +146,8 @@ struct SplitIndex {
     }
 };
 
-/* A work item: the query rows first_row ... of a KV head, their row of the tile list, and the splits first_split ... of
- * that row's key tiles. */
+/* A work item: `rows` query rows of a KV head from first_row on, the `row` of the tile list with their key tiles, and
+ * `splits` splits of these key tiles from first_split on. */
 struct DecodeWork {
     int work, b, kv_h;
     int first_row, rows;

@@ -175,10 +175,10 @@ struct DqMainloop : TileCoordinates {
     {
         const int row = m * BM + warp_row();
         const u32 rows = sh.out() + warp_row() * 128;
-        if (IN_REGISTERS) { /* the store of the previous tile's dQ has read the buffer */
+        if (IN_REGISTERS) { /* waits until the store of the previous tile's dQ has read the buffer */
             if (lane == 0) bulk_wait_read<0>();
             __syncwarp();
-        } else { /* all warps have read Q, which is in the same buffer */
+        } else { /* waits until all warps have read Q, which is in the same buffer */
             named_sync(BAR_TILE + group, 128);
         }
         const float scale = run_scale(a);

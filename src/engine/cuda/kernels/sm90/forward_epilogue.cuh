@@ -81,8 +81,8 @@ struct ForwardEpilogue : TileCoordinates {
      * row's sum of weights; was_fixed: the maximum was fixed before the last key tile */
     FXA_INLINE bool is_out_of_range(int r, float sum, bool was_fixed) const
     {
-        /* true if scores may leave the range of exp2_by_fma(), which handles no infinity, or if a soft cap is so near
-         * the largest float that `unit` is 4 (codegen/host_values.c) */
+        /* true if scores may leave the range of exp2_by_fma(), which handles no infinity, or if the factor of a soft
+         * cap would overflow, so that `unit` is 4 (codegen/host_values.c) */
         const bool overflows =
             (EMULATE_EXP2 || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE_EXP2 ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : was_fixed && row_max[r] == NEG_INF;
@@ -104,8 +104,8 @@ struct ForwardEpilogue : TileCoordinates {
         store_shared(sh.recompute_flag(), 1);
     }
 
-    /* After a pass that finds infinities of V: writes an infinity or NaN (put_mark()) to the elements of O in memory
-     * whose elements of `rows` are not 0. rows: this warp's 16 rows of sums of weights, in shared memory */
+    /* After a pass that finds infinities of V: put_mark() writes an infinity or NaN to each element of O in memory
+     * whose sum of weights is not 0. rows: this warp's 16 rows of these sums, in shared memory */
     FXA_INLINE void put_marks(int tile, u32 rows, int row) const
     {
         const int count = min(q_len - row, 16);
@@ -157,8 +157,8 @@ struct ForwardEpilogue : TileCoordinates {
                                       r ? sum[1] : sum[0]);
             factor[0] = factor[1];
             factor[1] = q0 + 8 * r < q_len ? end.factor : 0.f;
-            /* a row whose factor is NaN, from the sum or from the sink, gets no mark: its O stays NaN, as an earlier
-             * pass stored it */
+            /* 0 for a NaN factor too (from the sum or from the sink): put_marks() then leaves O as an earlier pass
+             * stored it, NaN */
             if (tile & (MARK_POS_INF | MARK_NEG_INF)) factor[1] = end.factor > 0.f ? 1.f : 0.f;
             lse[0] = lse[1];
             lse[1] = end.lse;

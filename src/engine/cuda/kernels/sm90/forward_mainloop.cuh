@@ -191,8 +191,8 @@ struct ForwardMainloop : ForwardSoftmax {
     }
 
     /* Runs all key tiles of a query tile. The producer determines how many of the tiles run as masked steps; in a
-     * recompute pass all tiles do. The form of the loops matters: if run-time conditions join the two loops, the
-     * compiler keeps `step` in ordinary registers, and the inner loop grows by a fifth in moves of descriptors (R2UR in
+     * recompute pass all tiles do. The form of the loops matters: in one loop with a run-time condition instead of two,
+     * the compiler keeps `step` in ordinary registers, and the loop grows by a fifth in moves of descriptors (R2UR in
      * the SASS). With MERGED_STEP, two loops of masked steps, or a conditional increment of `step`, have the same
      * effect; this is why `step` starts at -1 with MERGED_STEP, otherwise at 0. */
     FXA_INLINE void run_tile(int tile)

@@ -11,15 +11,16 @@
 
 namespace {
 
-/* Removes the FXA_CUDA_SKIP bits of key tiles that a warpgroup may not skip. No warpgroup skips the first tile, which
- * initializes its row maxima, row sums and O; nor, if the program bounds its scores (BOUNDED), the last masked tile
- * before an unmasked step; nor more than STAGES - 1 tiles in a row, because the warpgroup holds the V buffer of the
- * last tile before them until its product P V, and the producer needs this buffer to load another tile. */
+/* Removes the FXA_CUDA_SKIP bits of key tiles that a warpgroup may not skip:
+ *     the first tile, which initializes the row maxima, row sums and O, and any tile in a recompute pass
+ *     the last masked tile before an unmasked step, if the program bounds its scores (BOUNDED)
+ *     a tile after STAGES - 1 skipped tiles: the warpgroup holds the V buffer of the last tile that it has not skipped
+ *     until the product P V, and the producer needs this buffer to load another tile */
 struct SkipBits {
-    int recent = 0; /* FXA_CUDA_SKIP bits of the last tile, and 3 bits lower those of the tile before it */
+    int recent = 0; /* FXA_CUDA_SKIP bits of the last tile; those of the tile before it, shifted right by 3 */
 
-    /* Returns the index of a key tile with the bits that consumers read. entry: index and bits in the tile list; may: a
-     * warpgroup may skip the tile */
+    /* Returns the index of a key tile with the FXA_CUDA_SKIP and FXA_CUDA_FULL bits for the consumers. entry: index and
+     * bits in the tile list; may: true = a skip is allowed */
     FXA_INLINE int index(int entry, bool partial, bool may)
     {
         constexpr int ALL = 7 * FXA_CUDA_SKIP;
@@ -51,18 +52,18 @@ struct ForwardProducer {
 #endif
     }
 
-    /* Returns the number of key tiles that run as masked steps: the partial ones, and always the first one. With a
-     * running maximum the first full tile after them is included, so that the maximum is fixed after a full tile:
-     * partial tiles may have few attended pairs. In a recompute pass all tiles run as masked steps. Full tiles that run
-     * as masked steps have FULL_TILE set, which costs a branch. */
+    /* Returns the number of key tiles that run as masked steps: the partial ones, and always the first one. Unless the
+     * program bounds its scores (BOUNDED), the first full tile after the partial ones is included, so that the maximum
+     * is fixed after a full tile: partial tiles may have few attended (q, k) pairs. In a recompute pass all tiles run
+     * as masked steps. A masked step branches around mask() in full tiles, which have FULL_TILE set. */
     static FXA_INLINE int masked_tiles(int partial, int total, int recompute)
     {
         if (recompute) return total;
         return BOUNDED || partial == 0 ? max(partial, 1) : min(partial + 1, total);
     }
 
-    /* Returns true if the tile's row and key operands are copied. Operands that only mask() reads are copied for
-     * partial tiles only. */
+    /* Returns true if the tile's operands (values of captured tensors per query or key) are copied. Operands that only
+     * mask() reads are copied for partial tiles only. */
     static FXA_INLINE bool needs_operands(bool partial)
     {
         return PROG_OPERANDS == 2 || (PROG_OPERANDS && partial);
@@ -106,14 +107,14 @@ struct ForwardProducer {
                                   L2_EVICT_LAST);
     }
 
-    /* Copies Q of one query tile and all its key tiles. Returns the next query tile, which in a recompute pass is w
-     * itself. The tile counter is incremented with the first copies, and the row of the next tile in the tile list is
-     * read before the wait for the last V buffer (after it, if there is one key tile only), so that both latencies are
-     * hidden. WorkTile::plan() is called in one place only, because it takes most of the registers of a producer. */
+    /* Copies Q of one query tile and all its key tiles. Returns the next query tile, or `w` in a recompute pass. Two
+     * latencies are hidden: the tile counter is incremented with the first copies, and plan() reads the tile list for
+     * the next query tile before the wait for the last V buffer, unless there is only one key tile. WorkTile::plan() is
+     * called in one place only, because it takes most of the registers of a producer. */
     FXA_INLINE WorkTile load_tile(const WorkTile &w, int recompute)
     {
         const int total = max(w.row.total, 1), partial = w.row.total ? w.row.partial : 1;
-        /* if the row has no key tile, one is loaded, all of whose pairs are masked */
+        /* for a query tile without key tiles, key tile 0 is loaded, all of whose (q, k) pairs are masked */
         int ahead = w.row.total ? w.row.first : 0;
         int next = w.tile;
         WorkTile next_work;

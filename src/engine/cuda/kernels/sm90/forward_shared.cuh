@@ -9,8 +9,8 @@
  *     V_AT           V tile [BN, DV]                                              V_BYTES x STAGES
  *     DENSE_AT       PROG_DENSE: tile of the dense tensor [BM, BN]                DENSE_BYTES x DENSE_STAGES
  *     DIAGONAL_AT    PROG_DIAGONAL: entries of the diagonal row of a tile         DIAGONAL_BYTES x 2 STAGES
- *     K_OPERAND_AT   PROG_OPERANDS: key operands of a tile                        K_OPERAND_BYTES x 2 STAGES
- *     Q_OPERAND_AT   PROG_OPERANDS: row operands of a tile                        Q_OPERAND_BYTES x Q_BUFFERS
+ *     K_OPERAND_AT   PROG_OPERANDS: key operands (captured values per key)        K_OPERAND_BYTES x 2 STAGES
+ *     Q_OPERAND_AT   PROG_OPERANDS: row operands (captured values per query)      Q_OPERAND_BYTES x Q_BUFFERS
  *     RINGS_AT       barriers of the rings of Q, K, V and the dense tensor        16 x stages of each ring
  *     SLOTS_AT       TileSlot: coordinates of the query tile                      TileSlot::bytes x Q_BUFFERS
  *     INDICES_AT     index of the key tile, with the bits of FxaTileList          4 x 2 STAGES
@@ -56,21 +56,21 @@ constexpr bool EMULATE_EXP2 = BOUNDED && FXA_FAST_MATH && SMALL;
  * finite. MARK_POS_INF, MARK_NEG_INF, set in addition: the pass finds infinities of V (common/nonfinite.cuh). */
 constexpr int RECOMPUTE = 0x40000000, MARK_POS_INF = 0x20000000, MARK_NEG_INF = 0x10000000;
 constexpr int FULL_TILE = 7 * FXA_CUDA_FULL; /* set in the index of a key tile for which no warpgroup calls mask() */
-/* True if a warpgroup skips key tiles that none of its 64 queries attends to (FXA_CUDA_SKIP bits of FxaTileList). With
- * tiles of 192 queries a third of the queries often skips; with tiles of 128 queries, aligned to documents, a half
- * never would. */
+/* True if a warpgroup skips key tiles that none of its 64 queries attends to (FXA_CUDA_SKIP bits of FxaTileList). In a
+ * query tile of 192 rows, one of the three warpgroups often skips. In a query tile of 128 rows, aligned to the
+ * documents of a document mask, neither of the two warpgroups ever would. */
 constexpr bool SKIPS_TILES = PROG_MASK && TILE.query_parts;
 /* True if |score| has a compile-time bound: one instance of next_step() then runs the first tile, masked tiles and
  * recompute passes, selected by run-time conditions, because each instance takes as long to compile as the rest of the
- * kernel. Other programs have one instance per case, because these conditions make windows, documents and packed
- * sequences 1 to 7 % slower. */
+ * kernel. Without a bound, each case has its own instance, because run-time conditions would make sliding windows,
+ * document masks and packed sequences 1 to 7 % slower. */
 constexpr bool MERGED_STEP = BOUNDED;
 /* Numbers of named barriers: consumer warpgroup g has BAR_PING_PONG + g and BAR_CLEAR + g; all share BAR_VALUES. */
 enum { BAR_PING_PONG = 1, BAR_CLEAR = 4, BAR_VALUES = 7 };
 static_assert(BM == 64 * GROUPS, "a consumer warpgroup has 64 rows");
 static_assert(BAR_PING_PONG + GROUPS <= BAR_CLEAR && BAR_CLEAR + GROUPS <= BAR_VALUES, "a barrier for each warpgroup");
 static_assert(!SKIPS_TILES || TILE.query_parts == GROUPS, "the list has bits for each warpgroup");
-/* Bits of a tile's index, and an index of at most 2^28, are apart. */
+/* The index of a query tile is below 2^28, so the bits RECOMPUTE and MARK_* are free in it. */
 static_assert(((RECOMPUTE | MARK_POS_INF) & ((1 << 28) - 1)) == 0 && (RECOMPUTE & MARK_POS_INF) == 0, "bits of a tile");
 
 struct ForwardShared {
@@ -90,7 +90,7 @@ struct ForwardShared {
                   "swizzled tiles are aligned to 1024 bytes");
     static_assert(DIAGONAL_BYTES % 16 == 0 && K_OPERAND_BYTES % 16 == 0 && Q_OPERAND_BYTES % 16 == 0, "bulk copies");
     static_assert(RINGS_AT % 8 == 0 && SLOTS_AT % 16 == 0 && FLAG_AT % 4 == 0, "barriers and words");
-    /* Entries from -(keys of a tile) to the end of the last query tile exist in a diagonal row. */
+    /* A diagonal row has an entry (for q - k) for all (q, k) pairs of tiles, even past q_len and k_len. */
     static_assert(BN <= FXA_DIAGONAL_KEYS && BM <= FXA_DIAGONAL_QUERIES && BM < FXA_DIAGONAL_EXCESS, "diagonal rows");
 
     FXA_INLINE u32 q(u32 q_step) const { return base + (q_step % Q_BUFFERS) * Q_BUFFER_BYTES; }
@@ -104,7 +104,7 @@ struct ForwardShared {
     FXA_INLINE Ring<STAGES> k_ring() const { return {q_ring().at + Ring<Q_BUFFERS>::bytes}; }
     FXA_INLINE Ring<STAGES> v_ring() const { return {k_ring().at + Ring<STAGES>::bytes}; }
     FXA_INLINE Ring<DENSE_STAGES> dense_ring() const { return {v_ring().at + Ring<STAGES>::bytes}; }
-    /* Slot of a query tile (common/tile_scheduler.cuh). Its tile index may contain RECOMPUTE and the MARK bits. */
+    /* The producer's message about a query tile, whose index may contain the bits RECOMPUTE and MARK_*. */
     FXA_INLINE TileSlot slot(u32 q_step) const { return {base + SLOTS_AT + TileSlot::bytes * (q_step % Q_BUFFERS)}; }
     FXA_INLINE u32 tile_index(u32 step) const { return base + INDICES_AT + 4 * (step % (2 * STAGES)); }
     /* Address of a word that is nonzero if a tile of this CTA has to be recomputed. */

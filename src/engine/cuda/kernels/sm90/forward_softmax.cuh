@@ -2,7 +2,7 @@
  *
  * Softmax of the Hopper forward kernel, on the accumulators of a consumer warpgroup: score program and mask on a tile S
  * = Q K^T, row maxima with lazy rescaling, exponentials, dropout. A thread has the rows q0 and q0 + 8 and two keys of
- * every 8; fragment() returns the accumulator of a pair (sm90/wgmma.cuh).
+ * every 8; fragment() returns the index of the accumulator of a (q, k) pair (sm90/wgmma.cuh).
  */
 #ifndef FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
 #define FXA_CUDA_SM90_FORWARD_SOFTMAX_CUH
@@ -18,8 +18,8 @@ struct ForwardSoftmax : ForwardEpilogue {
     {
     }
 
-    /* Loads the elements of the dense tensor (a captured tensor with an element per pair) for this thread's pairs from
-     * shared memory, two per word. */
+    /* Loads the elements of the dense tensor (a captured tensor with an element per (q, k) pair) for this thread's
+     * pairs from shared memory, two per word. */
     FXA_INLINE void load_dense(u32 (&words)[BN / 4]) const
     {
         const u32 at = sh.dense(step) + row_in_tile() * 128 + (lane & 3) * 4;
@@ -29,9 +29,9 @@ struct ForwardSoftmax : ForwardEpilogue {
                                         ((((i >> 1) & 7) ^ (lane >> 2)) << 4));
     }
 
-    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's pairs. entries[2 * (c / 8 -
-     * r + 1) + c % 2] belongs to row q0 + 8 r and the thread's key c of the tile; pairs of equal q - k share an
-     * entry. */
+    /* Loads the entries of the diagonal row (values that depend on q - k) for this thread's (q, k) pairs.
+     * entries[2 * (c / 8 - r + 1) + c % 2] belongs to row q0 + 8 r and the thread's key c of the tile; pairs of equal
+     * q - k share an entry. */
     FXA_INLINE void load_diagonal(float (&entries)[BN / 4 + 2]) const
     {
         const u32 at = sh.diagonal(step) + (BN - 1 + row_in_tile() - (lane & 3) * 2) * 4;
@@ -39,8 +39,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    /* Computes the new scores (results of the score program) of key tile n (PASS_SCORES), or, in a later call, sets the
-     * scores of masked pairs to -inf (PASS_MASK, PASS_UNIFORM_MASK). */
+    /* With PASS_SCORES computes the new scores (results of the score program) of key tile n. With PASS_MASK or
+     * PASS_UNIFORM_MASK, called later, sets the scores of masked (q, k) pairs to -inf. */
     template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
@@ -79,8 +79,9 @@ struct ForwardSoftmax : ForwardEpilogue {
         }
     }
 
-    /* Returns true if all keys of tile n and all queries of this warp have the same key or row operand (for example one
-     * document id), so that uniform_mask(), which is shorter than mask(), suffices. Called while the products run. */
+    /* Returns true if the operands (values of captured tensors, for example document ids) of all keys of tile n and of
+     * all queries of this warp are equal, so that uniform_mask(), which is shorter than mask(), suffices. Called while
+     * the products run. */
     FXA_INLINE bool has_uniform_operands(int n, bool full) const
     {
         if (!PROG_UNIFORM_OPERANDS || full || (n + 1) * BN > k_len) return false;
@@ -99,9 +100,9 @@ struct ForwardSoftmax : ForwardEpilogue {
             if ((i >> 2) * 8 + (i & 1) >= keys - (lane & 3) * 2) s[i] = NEG_INF;
     }
 
-    /* Turns the products of key tile n into new scores (results of the score program), -inf for masked pairs. Rows past
-     * q_len have undefined scores. full: no pair of the tile is masked, although the step is a masked one, and the
-     * mask, a third of the softmax's time, is left out. uniform: result of has_uniform_operands() */
+    /* Turns the products of key tile n into new scores (results of the score program), -inf for masked (q, k) pairs.
+     * Rows past q_len have undefined scores. full: true = a masked step leaves out the mask (a third of the softmax's
+     * time), because no pair of the tile is masked. uniform: result of has_uniform_operands() */
     template <bool MASKED> FXA_INLINE void score(float (&s)[BN / 2], int n, bool full, bool uniform)
     {
         softcap_all(program, a, s, !MASKED || (q0 + 8 < q_len && (n + 1) * BN <= k_len));

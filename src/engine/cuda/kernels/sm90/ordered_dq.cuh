@@ -69,7 +69,7 @@ FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, co
             named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
-            /* the postprocess reads an element per 64 rows: nonzero = the second 64 rows of the block have a sum too */
+            /* fxa_grad_q_finish reads a count per 64 rows; this one is for the second 64 rows of the block */
             if (BQ == 128) arrived[1] = at.n + 1;
             flag_set(arrived, at.n + 1);
         }

@@ -58,7 +58,7 @@ FXA_INLINE void release(u32 empty)
 /* Coordinates of a tile's first row in a tensor map {d, s, h, b}. Packed tensors have one batch entry; the rows
  * after a sequence belong to the next sequence, so a store has to stop at the end of the sequence. */
 struct TmaRows {
-    int s, h, b; /* coordinates of the tensor map */
+    int s, h, b; /* coordinates in the tensor map */
     bool packed;
 
     FXA_INLINE TmaRows(const int *starts, int first, int s_, int h_, int b_)
@@ -113,7 +113,7 @@ FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared 
 template <int rows, int columns>
 FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end = rows)
 {
-    keep(tile); /* otherwise parts of the address occupy uniform registers in the caller's loops */
+    keep(tile); /* keeps parts of the address out of uniform registers in the caller's loops */
 #pragma unroll 1
     for (int i = max(from, 0) * 8 + thread; i < end * 8; i += threads)
 #pragma unroll
@@ -121,8 +121,8 @@ FXA_INLINE void clear_rows(u32 tile, int from, int thread, int threads, int end 
     async_fence();
 }
 
-/* Multiplies 64 rows of an operand by -1 or 0 where products are negated (negate_pair), by the 128 threads of a
- * warpgroup, and executes async_fence(); the caller synchronizes the warpgroup. */
+/* Multiplies 64 rows of an operand by -1, or by 0 if the scale is 0 (negate_pair), by the 128 threads of a warpgroup,
+ * and executes async_fence(); the caller synchronizes the warpgroup. */
 template <int tile_rows, int columns> FXA_INLINE void negate_rows(const FxaArgs &a, u32 rows)
 {
 #pragma unroll 1
@@ -199,7 +199,7 @@ template <class Shared> FXA_INLINE void prefetch_and_init(const FxaMaps &maps, c
 }
 
 /* Runs a persistent kernel with one producer lane, in the first warpgroup, and consumers in the other warpgroups. few:
- * registers per thread of the producer's warpgroup; many: of the consumers */
+ * registers per thread of the producer's warpgroup; many: registers per thread of the consumers */
 template <class Producer, class Mainloop, int few, int many, class Shared>
 FXA_INLINE void produce_and_consume(const FxaMaps &maps, const FxaArgs &a, const u8 *memory)
 {

@@ -10,8 +10,8 @@
  *                     row 0               0 1    4 5      8  9
  *                     row 8               2 3    6 7     10 11
  *
- * Several k-steps of 16 can be one inline-assembly statement, because statements with so many operands take a tenth of
- * the compile time.
+ * Several k-steps of 16 can be one inline-assembly statement, which saves a tenth of the compile time: each statement
+ * has many operands.
  */
 #ifndef FXA_CUDA_SM90_PTX_WGMMA_CUH
 #define FXA_CUDA_SM90_PTX_WGMMA_CUH
@@ -82,7 +82,7 @@
                  : "l"(b), "r"(accumulate), "n"(transposed), "n"((transposed ? 2048 : 32) >> 4), __VA_ARGS__)
 
 /* d = (accumulate ? d : 0) + A B over 1, 2 or 4 k-steps, A and B by descriptor. A is K-major, B is K-major
- * (transposed = 0) or N-major (1): a k-step is 32 bytes inside a block of 64 columns, or 16 rows. */
+ * (transposed = 0) or N-major (1). A k-step is 32 bytes of a block of 64 columns if K-major, 16 rows if N-major. */
 #define WGMMA_SHARED_FIRST(n, B, P, T, A) \
     WGMMA_BEGIN(B, P) "mov.b64 x, " A ";\n" WGMMA_OP(n, "x", "p", "0, " T)
 #define WGMMA_SHARED_NEXT(n, T, S) "add.s64 x, x, 2;\nadd.s64 y, y, " S ";\n" WGMMA_OP(n, "x", "1", "0, " T)
@@ -101,7 +101,7 @@ WGMMA_SHARED(32, "%16", "%17", "%18", "%19", "%20")
 WGMMA_SHARED(64, "%32", "%33", "%34", "%35", "%36")
 WGMMA_SHARED(128, "%64", "%65", "%66", "%67", "%68")
 
-/* A from registers: a[4 * k ...] are the words of k-step k, each two neighbouring accumulators packed. */
+/* A from registers: a[4 * k] to a[4 * k + 3] are the words of k-step k, each of two neighbouring columns of a row. */
 #define WGMMA_WORDS(k) "r"(a[4 * (k)]), "r"(a[4 * (k) + 1]), "r"(a[4 * (k) + 2]), "r"(a[4 * (k) + 3])
 #define WGMMA_HELD_NEXT(n, T, S, A) "add.s64 y, y, " S ";\n" WGMMA_OP(n, A, "1", T)
 #define WGMMA_REGISTERS(n, B, P, T, S, A0, A1, A2, A3) \
