@@ -19,8 +19,8 @@ HEAD = """# fxattn for Hugging Face transformers
 
 One call, `register_transformers()`, makes `attn_implementation="fxattn"` available to the models of
 transformers: in training and in generation, eager and under `torch.compile`, on the CPU and on
-GPUs. After the registration, each attention layer makes one fused call. Masks are functions, so no
-array of size [S,S] is allocated.
+GPUs. After `register_transformers()`, each attention layer makes one fused call. Masks are
+functions, so no array of size [S,S] is allocated.
 
 ## Install
 
@@ -38,8 +38,7 @@ config = MistralConfig(vocab_size=99, hidden_size=64, intermediate_size=64, num_
 model = AutoModelForCausalLM.from_config(config, attn_implementation="fxattn")
 ```
 
-A pretrained model takes `attn_implementation`, too: `from_pretrained(...,
-attn_implementation="fxattn")`.
+`from_pretrained(..., attn_implementation="fxattn")` loads a pretrained model that uses fxattn.
 
 ## What a model may use
 
@@ -85,20 +84,20 @@ attention that `register_transformers` does not take are in the model's configur
 
 ## Limits
 
-Models with fxattn have the limits of [fxattn.torch](torch.md#limits). Under `torch.compile`, the
-expression `~mask` in a model causes a graph break. With transformers 4, BLOOM and MPT use their own
-attention, not fxattn's.
+The [limits of `fxattn.torch`](torch.md#limits) also hold for models that use fxattn. Under
+`torch.compile`, the expression `~mask` in a model causes a graph break. With transformers 4, BLOOM
+and MPT use their own attention, not fxattn's.
 
 ## Which architectures
 
 `make hf` creates a small model of each model type that transformers registers, with random weights,
-and runs the model in f32 with fxattn and with eager attention. `make hf` compares the outputs, the
-gradients of all parameters, and the results of `generate()` with a dynamic and with a static cache.
-`make hf` accepts a difference between fxattn and eager attention of up to 16 times the change that
-the result shows if each parameter changes by 2^-20 of its size. [The list of model
-types](generated/transformers-models.md) says for each model type whether the results of fxattn
-agreed with those of eager attention. The script `tools/hf_table.py` writes the list and this page
-from the results of `make hf`.
+and runs the model in f32 with fxattn and with eager attention. Between fxattn and eager attention,
+`make hf` compares the outputs, the gradients of all parameters, and the results of `generate()`
+with a dynamic and with a static cache. `make hf` accepts a difference between fxattn and eager
+attention of up to 16 times the change that the result shows if each parameter changes by 2^-20 of
+its size. The page [Model types](generated/transformers-models.md) says for each model type whether
+the results of fxattn agreed with those of eager attention. The script `tools/hf_table.py` writes
+docs/transformers.md and the page of model types from the results of `make hf`.
 
 The results in the next tables were measured with transformers %(transformers)s and torch
 %(torch)s, for %(all)d of the %(registered)d registered model types.

@@ -73,11 +73,11 @@ def report(results):
     for _, name, part in unused:
         print(f"mutants.py: tools/mutants_equivalent.txt has an entry that fits no survivor: {name}: {part}", file=sys.stderr)
     text = table(rows)
-    for verdict, about in (("survived", "Survived: no test fails"), ("unreached", "Unreached: no test runs the statement"),
-                           ("equivalent", "Equivalent: no result can change")):
+    for verdict, about in (("survived", "no test fails"), ("unreached", "no test runs the changed statement"),
+                           ("equivalent", "no result can change")):
         some = sorted((r for r in rows if r["verdict"] == verdict), key=lambda r: (r.get("reason", ""), r["file"], r["line"]))
         if some:
-            text += ["", f"**{about}** ({len(some)})", ""]
+            text += ["", f"**{len(some)} mutant{'s' * (len(some) != 1)} with the verdict {verdict}: {about}**", ""]
             reasons = verdict == "equivalent"
             text += [line(["line", "change", "statement"] + ["reason"] * reasons), "|" + "---|" * (3 + reasons)]
             text += [line([f"{r['file']}:{r['line']}", f"`{change(r)}`", f"`{r['text']}`"] + ([r["reason"]] if reasons else []))
@@ -86,21 +86,23 @@ def report(results):
 
 
 def first_trial(results):
-    """Returns a sentence about the verdicts that mutants had when they were drawn, which the results keep as "first"."""
+    """Returns a sentence about the verdicts that mutants had when they were drawn (the value "first" of a result)."""
     rows, _ = with_reasons(dict(r, verdict=r["first"]) for r in results if r.get("first"))
     parts = []
     for kind, pattern in (("host code", r"\.(c|h|inc)$"), ("CUDA kernels", r"\.cuh?$")):
         mine = [r["verdict"] for r in rows if re.search(pattern, r["file"])]
         seen, missed = (sum(verdict in some for verdict in mine) for some in (SEEN, MISSED))
         if seen + missed:
-            parts.append(f"{reliability.percent(seen, seen + missed)} of {seen + missed} in {kind}")
-    return " and ".join(parts) + "\nwere detected when they were drawn." if parts else "none was drawn."
+            parts.append(f"{reliability.percent(seen, seen + missed)} of {seen + missed} mutants in {kind}")
+    if not parts:
+        return "The results contain no such verdicts."
+    return "Before tests for surviving mutants were added, the tests detected\n" + " and\n".join(parts) + "."
 
 
 def write_page(results, source):
     source = os.path.relpath(source, ROOT)
-    commits, judged = (", ".join(sorted({r[key] for r in results if r.get(key)})) for key in ("commit", "judged"))
-    kinds = ", ".join(sorted({os.path.splitext(r["file"])[1] for r in results}))
+    commits, judged = (" or ".join(sorted({r[key] for r in results if r.get(key)})) for key in ("commit", "judged"))
+    kinds = " and ".join(sorted({f"`{os.path.splitext(r['file'])[1]}`" for r in results}))
     text = f"""# Mutants
 
 Written by `tools/mutants.py --page` from {source}. No part of this page is written by hand.
@@ -122,11 +124,14 @@ changed statement.
 
 Mutants with the verdicts killed, timeout, survived and unreached are counted in the column
 "mutants". The column "seen" is the share of the counted mutants that the tests detect. Line numbers
-are those of commit {commits}. The tests were those of
-commit {judged}. Mutants were drawn from files of these kinds: {kinds}.
+are those of commit {commits}. Each mutant was tested with the tests of
+commit {judged}. Mutants were drawn from files
+whose names end in {kinds}.
 
 Tests are added for mutants that survive, so the table may overstate the share of changes that the
-tests detect. New mutants show what the tests detect of any change: {first_trial(results)}
+tests detect. The verdicts of mutants when they were drawn, before such tests were added, do not
+overstate the share of changes that the tests detect.
+{first_trial(results)}
 
 """
     PAGE.write_text(text + report(results) + "\n")

@@ -52,8 +52,10 @@ static int run_read_operand(cli *c, cli_option_id id, int rank, npy *out) {
                         dtype ? cli_format(c, "--%s says %s%s%s", cli_options[says].name, dtype,
                                            stored ? ", which is stored as " : "", stored ? stored : "")
                         : id == OPT_K || id == OPT_V
-                            ? "f64, f32, f16, or uint16 with --kv-dtype bf16 (--dtype bf16 if Q is too) are accepted"
-                            : "f64, f32, f16, or uint16 with --dtype bf16 are accepted");
+                            ? "f64, f32, f16, uint16 with --kv-dtype bf16, or uint8 with --kv-dtype e4m3 or e5m2 are "
+                              "accepted (--dtype in place of --kv-dtype if Q has the same type)"
+                            : "f64, f32, f16, uint16 with --dtype bf16, or uint8 with --dtype e4m3 or e5m2 are "
+                              "accepted");
     if (out->rank != rank)
         return cli_fail(c, CLI_BAD_INPUT, "--%s: %.200s holds %s; %d axes are expected (%s)", cli_options[id].name,
                         path, npy_describe(c, out), rank, rank == 3 ? "packed: T,H,D" : "see --layout");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fxattn computes fused attention with your own score function inside.
+"""fxattn computes fused attention with your own score function f inside.
 
     O = softmax( f( scale * Q K^T ; b, h, q, k, your tensors, your scalars ) ) V
 

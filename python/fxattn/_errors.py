@@ -148,7 +148,7 @@ def make_error(status: int, text: str, status_name: Optional[str] = None) -> Err
 
 def missing_library(error: ImportError, library: str, version: str) -> ImportError:
     """Returns an error for a failed import of `library`, with the needed `version` and the pip command in the message.
-    If the module that failed to import is not `library`, returns `error` unchanged."""
+    If another module than `library` failed to import, returns the caught exception `error` unchanged."""
     if error.name is None or error.name.partition(".")[0] != library:
         return error
     words = "fxattn.{0} needs {0} {1} or newer: pip install \"fxattn[{0}]\" ({2})".format(library, version, error)

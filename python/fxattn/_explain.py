@@ -177,8 +177,8 @@ def _write_program(source: Source, folder: str) -> List[str]:
 
 
 def _write_tensor(name: str, tensor: Any, file: str, folder: str) -> List[str]:
-    """Writes a tensor to the file `file` if NumPy is installed. Returns the command-line option that passes the tensor:
-    by the name of its file or, without NumPy, by its shape."""
+    """Writes a tensor to the file `file` if NumPy is installed. Returns the command-line option for the tensor:
+    --tensor with the name of the file or, without NumPy, --tensor-size with the shape of the tensor only."""
     try:
         import numpy as np
 

@@ -9,13 +9,13 @@ Invariants:
 
 - The package passes no Python callback to the C library, so no thread waits for the GIL inside the library.
 
-- Contexts belong to a process. After fork() the child creates its own contexts. After a fork, the child neither uses
-  nor releases the contexts of its parent, because another thread may have been using a context during the fork.
-  Programs are immutable and stay usable in a child process. A child process does not destroy handles that were made
-  before the fork (see Handle).
+- A context (the object of the C library that has the threads and the plan cache of runs) belongs to one process. After
+  fork() the child creates its own contexts. After a fork, the child neither uses nor releases the contexts of its
+  parent, because another thread may have been using a context during the fork. Programs are immutable and stay usable
+  in a child process. A child process does not destroy handles that were made before the fork (see Handle).
 
-- Contexts are never destroyed, because daemon threads may still run functions of the C library when the interpreter
-  ends."""
+- Contexts of the C library are never destroyed, because daemon threads may still run functions of the C library when
+  the interpreter ends."""
 import ctypes
 import os
 import re
@@ -119,7 +119,8 @@ _WORD = re.compile(r"\b(?:%s)\b" % "|".join(_KEYWORDS))
 
 
 def in_keywords(text: str) -> str:
-    """Returns a message of the C library in which names of slots and flags are replaced by names of Python options."""
+    """Returns a message of the C library in which the names of inputs and flags (Q_LENGTHS, FXA_CAUSAL) are replaced by
+    the names of Python options (q_lengths, is_causal)."""
     return _WORD.sub(lambda m: _KEYWORDS[m[0]], text)
 
 
@@ -145,8 +146,8 @@ def _render(error: "_abi.Error", source: bytes, name: str) -> str:
 
 
 def two_calls(function: Callable[..., int], *arguments: Any) -> bytes:
-    """Returns the bytes that a C function with the arguments (..., out, capacity, needed, error) writes. Calls the C
-    function twice: first for the number of bytes, then for the bytes."""
+    """Returns the bytes that the C function `function`, with the arguments (..., out, capacity, needed, error), writes
+    to the buffer out. Calls `function` twice: first for the number of bytes, then for the bytes."""
     needed = ctypes.c_size_t()
     call(function, *arguments, None, 0, ctypes.byref(needed))
     out = ctypes.create_string_buffer(needed.value + 1)
@@ -224,8 +225,8 @@ def set_num_threads(threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Returns the maximum number of threads of a run. If the number was set to 0, returns the number that the C library
-    chose."""
+    """Returns the maximum number of threads of a run. After set_num_threads(0), returns the number of threads that the
+    C library chose."""
     return int(lib.context_threads(context()))
 
 
@@ -265,8 +266,8 @@ def cache_stats() -> Dict[str, int]:
 
 def cache_limit(max_plans: int, max_bytes: int) -> None:
     """Bounds each plan cache of this process (one for each number of threads) to `max_plans` plans with a total size of
-    `max_bytes`, and evicts plans beyond the two bounds. A bound of 0 disables caching. Raises ArgumentError for a bound
-    outside 0 to 2^64 - 1."""
+    `max_bytes`, and evicts plans beyond the two bounds. If max_plans or max_bytes is 0, no plan is cached. Raises
+    ArgumentError for a bound outside 0 to 2^64 - 1."""
     for name, value in (("max_plans", max_plans), ("max_bytes", max_bytes)):
         if not 0 <= value < 1 << 64:
             raise ArgumentError("%s is %d; 0 to 2^64 - 1 are accepted" % (name, value))
@@ -277,7 +278,8 @@ def cache_limit(max_plans: int, max_bytes: int) -> None:
 
 
 def cache_clear() -> None:
-    """Removes all plans from the plan caches of this process. Plans that are in use stay valid."""
+    """Removes all plans from the plan caches of this process. A removed plan stays valid for runs and Plan objects that
+    still use it."""
     for handle in list(_process.contexts.values()):
         lib.cache_clear(handle)
 

@@ -261,7 +261,7 @@ class Call:
     def _coordinates(self) -> None:
         """Checks the option `coordinates`, which maps indices of a shard to indices in the entire problem, and fills
         self.maps. For each axis, `coordinates` has an offset (int), an array with an entry for each index, or segments
-        (begin, base, step)."""
+        (begin, base, step): from index `begin` of the shard on, the indices are base, base + step, ..."""
         sizes = {"b": self.shape.b, "h": self.shape.hq, "q": self.shape.sq, "k": self.shape.sk}
         self.maps: Dict[str, Dict[str, Any]] = {}
         given = {} if self.options["coordinates"] is None else self.options["coordinates"]
@@ -288,9 +288,9 @@ class Call:
                 self.fields[name] = _int(self.options[name], name)
 
     def _arrays_beside(self, moved: Set[str]) -> None:
-        """Raises ArgumentError if a callback (graph, score, tensors) gets an array with more than one entry along an
-        axis in `moved`, the axes of "b" and "h" that have coordinates. Such an array is refused, because the program
-        would index it by b and h of the entire problem."""
+        """Raises ArgumentError if a callback (graph, score, tensors) gets an array with more than one entry along the
+        axis "b" or "h", and `moved`, the axes in the option `coordinates`, has this axis. The array is refused, because
+        the program would index the array by b and h of the entire problem."""
         for option in ("tensors", "bprop_tensors"):
             named = self.options[option]
             for name, array in named.items() if isinstance(named, Mapping) else ():

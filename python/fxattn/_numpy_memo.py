@@ -51,9 +51,9 @@ def address(array: np.ndarray) -> int:
 
 
 class _Known(NamedTuple):
-    """A cached call without addresses and values of params. A _Known holds `problem`, and thereby the program, because
-    a cache key may contain the id() of the program, which Python could reuse for another object after the program's
-    end."""
+    """A cached call, without the addresses of its arrays and the values of its params. A _Known holds `problem`, and
+    thereby the program, because a cache key may contain the id() of the program, which Python could reuse for another
+    object after the program's end."""
 
     problem: Problem
     args: bytes
@@ -79,8 +79,9 @@ def _geometry(array: Any) -> Optional[Tuple[Any, ...]]:
 
 
 def _settings(options: Tuple[Any, ...]) -> Optional[Tuple[Any, ...]]:
-    """Returns the part of a cache key that stands for `options`, the values of the options in KEPT: (index, value,
-    type) of each option that differs from its default. Returns None if an option is mutable, for example an array."""
+    """Returns the part of a cache key that stands for the options of a call: (index, value, type) of each option that
+    differs from its default. `options` has the values of the options whose names are in KEPT. Returns None if an option
+    is mutable, for example an array."""
     settings = []
     for place, value, default in zip(_PLACES, options, defaults):
         if value is default:
@@ -98,7 +99,7 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
          options: Optional[Tuple[Any, ...]]) -> Optional[Found]:
     """Returns the key, numbers and captured arrays of a call as a Found, or None if the call cannot be cached. Two
     calls with equal keys differ only in the contents of their arrays and the values of their params. `options` has the
-    values of the options in KEPT; None if all options have their defaults."""
+    values of the options whose names are in KEPT; None if all options have their defaults."""
     if type(q) is not np.ndarray or type(k) is not np.ndarray or type(v) is not np.ndarray:
         return None
     numbers, arrays = params, tensors
@@ -135,8 +136,8 @@ def find(q: Any, k: Any, v: Any, score_mod: Any, mask_mod: Any, params: Any, ten
 
 
 def run(found: Found, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: Optional[int]) -> Optional[np.ndarray]:
-    """Runs a call if the cache has the call, and if the arrays of the call are aligned. Returns the output of the call;
-    None if the call was not run."""
+    """Runs a call if it is in the cache and its arrays are aligned. Returns the output of the call; None if the call
+    was not run."""
     one = _calls.get(found.key)
     if one is None:
         return None

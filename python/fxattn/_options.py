@@ -109,8 +109,8 @@ WINDOW_TEXT = "(left, right) is accepted: two ints >= 0, where None or -1 means 
 
 
 def window_sides(window: Any, whole: Callable[[Any], Any] = operator.index) -> Optional[Tuple[Any, Any]]:
-    """Returns (left, right) of `window`, with -1 for an open side; None if `window` is None. `whole` converts a side of
-    the window to an int or raises TypeError.
+    """Returns (left, right) of `window`, with -1 for an open side; None if `window` is None. The function `whole`
+    converts a side of the window to an int, or raises TypeError.
 
     Raises ArgumentTypeError if `window` is not a pair of ints, and ArgumentError for a side below -1."""
     if window is None:

@@ -2,8 +2,9 @@
 """Wrappers of the C structs of problems, plans and runs, for front ends that call the C library through ctypes.
 
 Problem (fxa_problem) describes shapes, layouts and options; Args (fxa_args) has the pointers and scalars of one run.
-Problem and Args own the memory that their structs point to, except arrays. The C library checks a problem and reports
-what is wrong; Problem and Args check little. A View describes an array of any front end."""
+Problem and Args own the memory that their structs point to, except the data of arrays, which the caller keeps alive.
+The C library checks a problem and reports what is wrong; Problem and Args check little. A View describes an array of
+any front end."""
 import ctypes
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -58,8 +59,8 @@ class Sizes(NamedTuple):
 
 
 class Problem:
-    """An fxa_problem, which is the attribute `struct`. Scalar fields of fxa_problem are keyword arguments of the
-    constructor of Problem (sq=128); methods of Problem set the fields that are structs."""
+    """A wrapper of the C struct fxa_problem, which is the attribute `struct`. Scalar fields of fxa_problem are keyword
+    arguments of the constructor of Problem (sq=128); methods of Problem set the fields that are structs."""
 
     __slots__ = ("struct", "_keep")
 
@@ -83,8 +84,8 @@ class Problem:
     def operand(self, name: str, dtype: int, stride: Sequence[int] = ()) -> None:
         """Sets storage type and strides of the operand `name`, which is q, k, v, o, dout, dq, dk, dv, lse, row_max,
         dlse, sinks or dsinks. `stride` has strides in elements, in the order batch, head, position, feature; empty for
-        a dense [B,H,S,D] array. Strides of trailing axes that the operand lacks are omitted: lse has three strides,
-        sinks have (0, stride)."""
+        a dense [B,H,S,D] array. Strides of trailing axes that the operand lacks are omitted: lse has strides for batch,
+        head and position; sinks, which have no batch axis, have (0, stride of heads)."""
         operand = getattr(self.struct, name)
         operand.dtype = dtype
         if stride:
@@ -107,8 +108,9 @@ class Problem:
     def index_map(self, axis: str, *, base: int = 0, step: int = 1, segments: Iterable[Tuple[int, int, int]] = (),
                   table: bool = False, offset: bool = False) -> None:
         """Sets how index i along `axis` ("b", "h", "q" or "k") of this problem, which is a shard, maps to an index in
-        the entire problem: base + step * i; `segments` of (begin, base, step); or, with `table`, an array given at run
-        time. If `offset` is true, each run reads an int32 that is added to the mapped index."""
+        the entire problem. The mapped index is base + step * i; or, with `segments` (begin, base, step), it starts at
+        base for i = begin and grows by step; or, with `table`, it is entry i of an array that each run gets. If
+        `offset` is true, each run also gets an int32 that is added to the mapped index."""
         entry, segments = getattr(self.struct, "map_" + axis), tuple(segments)
         if len(segments) > _abi.MAX_SEGMENTS:
             raise ArgumentError("map_%s has %d segments; at most %d are accepted"
@@ -250,8 +252,8 @@ def _difference(own: Any, given: Any) -> str:
 
 
 class Args:
-    """An fxa_args, which is the attribute `struct`: addresses of the inputs and outputs of one run. The caller must
-    keep the arrays of an Args alive until the run is over, for example in the list `keep`."""
+    """A wrapper of the C struct fxa_args (the attribute `struct`), which has the addresses of the inputs and outputs of
+    one run. The caller must keep the arrays of an Args alive until the run is over, for example in the list `keep`."""
 
     __slots__ = ("struct", "keep")
 
@@ -266,13 +268,13 @@ class Args:
         self.struct.slot[SLOTS[name]] = address
 
     def params(self, values: Sequence[float], bprop: bool = False) -> None:
-        """Sets the values of the params of the program, or with `bprop` of the backward program, in the order of that
-        program."""
+        """Sets the values of the params of the program or, if `bprop` is true, of the backward program, in the order in
+        which that program lists its params."""
         self._array("bprop_params" if bprop else "params", ctypes.c_double, values)
 
     def tensors(self, addresses: Sequence[Optional[int]], bprop: bool = False) -> None:
-        """Sets the addresses of the captured tensors of the program (with `bprop`: of the backward program), in the
-        program's order."""
+        """Sets the addresses of the captured tensors of the program or, if `bprop` is true, of the backward program, in
+        the order in which that program lists its tensors."""
         self._array("bprop_tensors" if bprop else "tensors", ctypes.c_void_p, addresses)
 
     def dtensors(self, addresses: Sequence[Optional[int]]) -> None:

@@ -48,10 +48,10 @@ def resolve(score_mod: ScoreLike, mask_mod: ScoreLike, describe: Describe, *, te
             sizes: Optional[Tuple[Optional[int], ...]] = None) -> Source:
     """Returns the Source of score_mod and mask_mod. Arrays and numbers that a function uses are captured when the
     function is traced; the arrays and numbers of a Program or text are given by name in `tensors` and `params`.
-    `describe` returns storage type and rank of an array. `shape` (batch, heads, rows, keys) and `dtype` are the shape
-    and dtype of the scores, None if unknown. `sizes` are upper bounds of b, h, q and k; with these bounds, indices in
-    functions that use JAX are proven to be in bounds. Raises ArgumentError or ArgumentTypeError if arguments contradict
-    each other."""
+    The function describe(name, array) returns storage type and rank of an array, such as ("f32", 2). `shape` (batch,
+    heads, rows, keys) and `dtype` are the shape and dtype of the scores, None if unknown. `sizes` are upper bounds of
+    b, h, q and k; with these bounds, indices in functions that use JAX are proven to be in bounds. Raises ArgumentError
+    or ArgumentTypeError if arguments contradict each other."""
     check_kinds(score_mod=score_mod, mask_mod=mask_mod, score_mod_bprop=score_mod_bprop)
     if lib not in LIBRARIES:
         raise ArgumentError("lib is %r; \"torch\", \"numpy\" and \"jax\" are accepted" % (lib,))

@@ -102,7 +102,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
               lse_dtype: Any = None, out: Optional[np.ndarray] = None, plan: Optional[Plan] = None,
               deterministic: bool = False, bounds_check: bool = False, engine: Optional[str] = None,
               threads: Optional[int] = None, **unknown: Any) -> Result:
-    """Returns softmax(f(scale * Q K^T)) V as an array with the shape and dtype of q, but the head dim of v.
+    """Returns softmax(f(scale * Q K^T)) V, where f is score_mod, as an array with the shape and dtype of q, but the
+    head dim of v.
 
     With return_lse or return_row_max the result is a tuple: the output, then LSE if return_lse is true, then row maxima
     if return_row_max is true. LSE is the natural logarithm of the sum of the exponentials of a row's scores, -inf for a
@@ -112,8 +113,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
     `q, k, v`: arrays [B,H,S,D], or in the order that `layout` names. The number of heads of q is a multiple of the
         number of heads of k and v. If k and v have a batch of 1, all batch entries of q use the same k and v. The
         number of features of v may differ from that of q and k.
-    `score_mod`: the function f, which computes the new score of each pair: a function score_mod(score, b, h, q, k) as
-        in FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
+    `score_mod`: the score function, which computes the new score of each pair: a function score_mod(score, b, h, q, k)
+        as in FlexAttention, which is traced; a Program; program text; or an expression ("score - 0.1 * abs(q - k)").
     `mask_mod`: the mask, true for each pair that is attended: a function mask_mod(b, h, q, k), a Program, program text,
         or an expression ("q >= k"). A program in score_mod may have a mask as well.
     `layout`: the order of the axes of q: "bhsd" (default), "bshd", "sbhd" or any other order; "hsd", "shd" or "sd"
@@ -125,8 +126,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
     `scale`: the factor of Q K^T; None for 1 / sqrt(D).
     `is_causal`: True attends only to pairs with k <= q.
     `window`: (left, right) attends only to pairs with q - left <= k <= q + right; None or -1 is an open side.
-    `bottom_right`: True aligns the last row with the last key: in the masks of is_causal and window, or without these
-        masks in the positions q of the program.
+    `bottom_right`: True shifts the positions q so that the last row has the position of the last key: only in the
+        built-in masks if there are any (is_causal, window), else in the q that score_mod and mask_mod get.
     `q_lengths, k_lengths`: [B], the number of rows and keys of each batch entry.
     `q_start`: [B], the position of the first row of each batch entry.
     `pages`: [B,n], the page numbers of each batch entry. With pages, K and V are [pages,H,page size,D], and k_lengths
@@ -142,7 +143,8 @@ def attention(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: Sco
         shard in the entire problem: {"q": 512}. A position of a shard is an offset; or an array with the position of
         each index of the shard; or segments [(begin, base, step), ...]: from index `begin` of the shard on, the
         positions are base, base + step, ...
-    `global_q_len, global_k_len, global_heads`: for a shard, the values of q_len, k_len and heads in the program.
+    `global_q_len, global_k_len, global_heads`: for a shard, the numbers of rows, keys and heads of the entire problem,
+        which the program reads as q_len, k_len and heads.
     `deterministic`: uses only engines whose results are equal in every run; raises an error if there is no
         deterministic engine for the call.
     `bounds_check`: raises an error for an out-of-bounds index into a captured array; without bounds_check the load is
@@ -217,8 +219,8 @@ def vjp(q: Any, k: Any, v: Any, score_mod: ScoreLike = None, mask_mod: ScoreLike
     tensors) gets tensors.
 
     `wrt`: the inputs whose gradients are computed, of "q", "k", "v", "sinks", "tensors" and "params".
-    `plans`: the result of plan_vjp() for equal arguments. The backward plan of plan_vjp() serves pullbacks without
-        dlse.
+    `plans`: the result of plan_vjp() for equal arguments. The backward plan of plan_vjp() is used only if the pullback
+        is called without dlse.
 
     q, k, v, return_lse, lse_dtype and the other keywords: as in attention().
     """
@@ -370,8 +372,9 @@ def _inside(array: np.ndarray, captured: np.ndarray) -> Optional[int]:
 
 
 def _add_view(total: np.ndarray, at: int, captured: np.ndarray, grad: np.ndarray) -> None:
-    """Adds `grad`, the gradient of view `captured`, to the elements of `total` that the view refers to. The view starts
-    at element `at`; a view may refer to an element more than once (sliding windows, broadcasts)."""
+    """Adds `grad`, the gradient of view `captured`, to the elements of `total` that the view refers to. The view
+    `captured` starts at element `at` of `total`, and may refer to an element more than once (sliding windows,
+    broadcasts)."""
     places = np.arange(total.size)
     steps = [s // captured.itemsize * places.itemsize for s in captured.strides]
     shown = np.ndarray(captured.shape, places.dtype, places, at * places.itemsize, steps)

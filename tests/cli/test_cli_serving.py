@@ -116,7 +116,8 @@ class Serving(RunCase):
         want = self.result("out")[1]
         dout = npy.random_array(self.random, (self.B, self.H, self.S, self.DV))
         args = self.files(q=(q, "f4"), k=(k, "f2"), v=(bits, "u2"), dout=(dout, "f4"))
-        self.fails("run", *args, *self.outputs("out"), says="uint16 with --kv-dtype bf16 (--dtype bf16 if Q is too)")
+        says = "uint16 with --kv-dtype bf16, or uint8 with --kv-dtype e4m3 or e5m2 are accepted"
+        self.fails("run", *args, *self.outputs("out"), says=says)
         self.fails("run", *args, "--kv-dtype", "bf16", *self.outputs("out"), says="--kv-dtype says bf16, which is stored as uint16")
         self.fails("run", *args, "--kv-dtype", "f9", *self.outputs("out"), says="--kv-dtype f9: accepted are")
         args = self.files(q=(q, "f4"), k=(k, "f2"), v=(rounded(v, "f2"), "f2"), dout=(dout, "f4"))

@@ -28,8 +28,8 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8
 
 
 class Features:
-    """The parts of a Spec (static properties of a call) that attention() collects from its options: flags, extra arrays
-    by slot, and other fields."""
+    """The parts of a Spec (static properties of a call) that attention() collects from its options: flags, further
+    input arrays by slot (their number in the C library), and other fields."""
 
     def __init__(self) -> None:
         self.flags = 0
@@ -37,9 +37,10 @@ class Features:
         self.fields: Dict[str, Any] = {}
 
     def integers(self, slot: int, values: Any, flag: int, shape: Tuple[int, ...], name: str) -> None:
-        """Adds `values` (lengths, offsets, start positions) as the int32 array of `slot`, and sets `flag`; does nothing
-        if `values` is None. Raises ArgumentError if the shape of `values` is not `shape`, ArgumentTypeError if `values`
-        is no array of ints. `name`: the name of the option in errors."""
+        """Adds `values` (lengths, offsets, start positions) as the int32 input array with the number `slot` of the C
+        library, and sets the bits `flag` of the flags; does nothing if `values` is None. Raises ArgumentError if the
+        shape of `values` is not `shape`, ArgumentTypeError if `values` is no array of ints. `name`: the name of the
+        option in errors."""
         if values is None:
             return
         array = array_of_ints(values)
@@ -62,8 +63,9 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
               bounds_check: bool = False, engine: Optional[str] = None, causal: Optional[bool] = None,
               lengths: Any = None, dropout: Optional[float] = None, dropout_key: Any = None,
               score_mod_tensors: Named = None, score_mod_bprop_tensors: Named = None, **unknown: Any) -> Any:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v. With return_lse returns
-    the pair (out, lse), where lse is [B,H,S] of float32, or of float64 if q is float64. Out and lse are differentiable.
+    """Returns softmax(f(scale * q k^T)) v, where f is score_mod, in the layout and dtype of q, with the head dim of v.
+    With return_lse returns the pair (out, lse), where lse is [B,H,S] of float32, or of float64 if q is float64. Out and
+    lse are differentiable.
 
     `q, k, v`: [B,S,H,D] (layout "bshd") or [B,H,S,D] ("bhsd"), or rank 3 without a batch. The number of heads of q is a
         multiple of that of k and v.
@@ -81,13 +83,13 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(D).
     `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
         q + right with window=(left, right), where None or -1 means unlimited.
-    `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
-        positions q that functions get.
+    `bottom_right`: True shifts the positions q so that the last row has the position of the last key: only in the
+        built-in masks if there are any (is_causal, window), else in the q that score_mod and mask_mod get.
     `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
-    `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to keys with the row's
-        id; id 0 is an id like any other.
-    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If the descriptor has positions in
-        segments, is_causal and window compare the positions in segments.
+    `segment_ids`: [B,S] for both sequences, or a pair (ids of q, ids of k). A row attends only to keys with the same
+        segment id as the row; id 0 is an id like any other.
+    `sequence_descriptor`: a SequenceDescriptor, which has lengths or segments. If the SequenceDescriptor has positions
+        in segments, is_causal and window compare these positions.
     `q_start`: [B], the position q of the first row of each batch entry.
     `sinks`: "zero" adds a key of score 0; an array [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.
@@ -152,8 +154,8 @@ def call_of(features: Features, score: Score, layout: str, engine: Optional[str]
 # ---- Arguments -------------------------------------------------------------------------------------------------------
 
 def arranged(q: Any, k: Any, v: Any, layout: str) -> Tuple[Any, Any, Any, bool]:
-    """Returns (q, k, v, single): arrays of one float dtype with the rank of `layout`. `single` is True if a batch axis
-    was added. Raises ArgumentError for wrong ranks, ArgumentTypeError for dtypes that are not floats."""
+    """Returns q, k and v as arrays of one float dtype with the rank of `layout`, and a bool that is True if a batch
+    axis was added to them. Raises ArgumentError for wrong ranks, ArgumentTypeError for dtypes that are not floats."""
     if layout not in LAYOUTS:
         raise ArgumentError("layout is %r; %s are accepted" % (layout, ", ".join(LAYOUTS)))
     arrays = [array_of(name, x) for name, x in zip("qkv", (q, k, v))]
@@ -206,8 +208,8 @@ def ready_masks(f: Features, causal: bool, window: Any, bottom_right: bool) -> N
 
 def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
     """Returns the pair (value of q, value of k) of an option, which is one value for both or a pair. `same`: True if q
-    and k have equal lengths. `single`: True if the call has no batch axis. Raises ArgumentError if `value` is
-    ambiguous."""
+    and k have equal lengths. `single`: True if the call has no batch axis. Raises ArgumentError if `value` may be meant
+    for two batch entries or for q and k, or if one array is given for q and k of different lengths."""
     if isinstance(value, (tuple, list)) and len(value) == 2:
         if any(x is None or np.ndim(x) > 0 for x in value) or single:
             return value[0], value[1]
@@ -220,8 +222,9 @@ def pair_of(value: Any, name: str, same: bool, single: bool) -> Tuple[Any, Any]:
 
 
 def lengths_of(q_lengths: Any, k_lengths: Any, lengths: Any, sizes: Tuple[int, int, int, int], single: bool) -> Any:
-    """Returns the lengths of rows and keys from the options that may give them: one array for both, a pair, or None.
-    Raises ArgumentTypeError if `lengths` is given together with q_lengths or k_lengths."""
+    """Returns the lengths that the options q_lengths and k_lengths, or their alias lengths, give for rows and keys: one
+    array for both, a pair, or None. Raises ArgumentTypeError if `lengths` is given together with q_lengths or
+    k_lengths."""
     if q_lengths is None and k_lengths is None:
         return lengths
     if lengths is not None:
@@ -281,7 +284,8 @@ def sinks_and_dropout(f: Features, sizes: Tuple[int, int, int, int], sinks: Any,
 def _told(given: Any, layout: str, sizes: Tuple[int, int, int, int], bottom_right: bool, lengths: Any,
           segment_ids: Any) -> Described:
     """Returns the lengths, segment ids and positions of the SequenceDescriptor `given`; if `given` is None, returns
-    `lengths` and `segment_ids`. Raises ArgumentError if `given` is combined with `lengths` or `segment_ids`."""
+    `lengths` and `segment_ids`. Raises ArgumentError if a SequenceDescriptor is combined with `lengths`, `segment_ids`
+    or layout "thd", or if one with positions is combined with `bottom_right`."""
     if given is None:
         return Described(lengths, segment_ids)
     if lengths is not None or segment_ids is not None or layout == "thd":
@@ -315,7 +319,8 @@ def with_ids(score: Score, ids: Sequence[Any], padded: bool = False, places: Tup
              ) -> Score:
     """Returns `score` with a mask that is true for pairs of equal ids. `ids`: int arrays [B,S] of q and [B,T] of k.
     `padded`: True if id 0 is padding, which attends to nothing.
-    `places`: expressions for the indices of a row and of a key in `ids`."""
+    `places`: the two program expressions, one for a row and one for a key, that index `ids`, such as "q_row" and
+        "k_row"."""
     of_q, of_k = same_ids(*ids)
     text = ("tensor zz_segment_k : {0}[2]\ntensor zz_segment_q : {0}[2]\n"
             "mask = mask && zz_segment_q[b, {q}] == zz_segment_k[b, {k}]{1}").format(

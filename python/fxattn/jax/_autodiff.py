@@ -70,7 +70,8 @@ _attend.defjvp(_attend_rule, symbolic_zeros=True)
 def differentiated(run: Callable[..., Any], static: Any, spec: Spec, kept: Any, tangents: Operands,
                    results: Tuple[Any, Any]) -> Any:
     """Returns the result of a custom_jvp rule: `results`, which are (out, lse or None), and their tangents. When JAX
-    transposes the tangents, run((static, keys), kept, cotangents) computes the gradients of the operands `keys`.
+    transposes the tangents, run((static, keys), kept, cotangents) computes the gradients of the differentiated
+    operands, whose codes (WANT_Q, WANT_K, ...) are in the tuple keys.
     `kept`: the arrays that are saved for the backward pass. `tangents`: the tangents of the operands, which decide
     which operands are differentiated."""
     moved = [(key, x) for key, x in _differentiable(spec, tangents) if not isinstance(x, SymbolicZero)]
@@ -93,8 +94,8 @@ def _differentiable(spec: Spec, ops: Operands) -> List[Tuple[int, Any]]:
 
 
 def wanted(keys: Keys) -> Tuple[int, ...]:
-    """Returns the codes WANT_... of the gradients that the backward primitive computes for the operands `keys`, without
-    duplicates."""
+    """Returns the codes (WANT_Q, WANT_K, ...) of the gradients that the backward primitive computes for the operands
+    `keys`, without duplicates."""
     return tuple(dict.fromkeys(WANT_PARAMS if key <= _PARAM else key for key in keys))
 
 
@@ -106,8 +107,8 @@ def given_gradients(out: Any, cotangents: Sequence[Any]) -> List[Any]:
 
 
 def gradients(spec: Spec, ops: Operands, keys: Keys, found: Mapping[int, Any]) -> List[Any]:
-    """Returns the gradients of the operands `keys`, each in the dtype of its operand. `found` maps codes WANT_... to
-    results of the backward primitive."""
+    """Returns the gradients of the operands `keys`, each in the dtype of its operand. `found` has the results of the
+    backward primitive by code (WANT_Q, WANT_K, ...)."""
     floats = [i for i, p in enumerate(spec.params()) if p.type == "float"]
     operands = dict(_differentiable(spec, ops))
     made = [found[WANT_PARAMS][floats.index(_PARAM - key)] if key <= _PARAM else found[key] for key in keys]

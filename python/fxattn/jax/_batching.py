@@ -45,7 +45,8 @@ def is_unmapped(dims: Sequence[Any]) -> bool:
 
 
 def unmapped(primitive: Any, flat: Sequence[Any], params: Any) -> Tuple[List[Any], List[Optional[int]]]:
-    """Runs a call without mapped operands once. Returns the results of the call, which are not mapped either."""
+    """Runs a call once, because jax.vmap maps none of its operands. Returns the results of the call, and None as the
+    mapped axis of each result."""
     results = primitive.bind(*flat, **params)
     return results, [None] * len(results)
 
@@ -75,8 +76,8 @@ def _shape_without(x: Any, dim: Optional[int]) -> Any:
 
 
 class _Folded:
-    """A call whose mapped axis is merged into its batch axis. If the mapped axis cannot be merged into the batch axis,
-    the attribute `fits` is False, and the attributes spec and ops are not set."""
+    """A call under jax.vmap, whose mapped axis is merged into its batch axis. If the mapped axis cannot be merged into
+    the batch axis, the attribute `fits` is False, and the attributes spec and ops are not set."""
 
     def __init__(self, spec: Spec, size: int, ops: Operands, dims: Operands, want: Sequence[int]) -> None:
         apart = [dims.scale, dims.params, dims.bprop_params,

@@ -162,8 +162,8 @@ def offsets_of(name: str, value: Any) -> int:
 def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], accepted: Mapping[str, Any],
                     remedies: Optional[Mapping[str, str]] = None) -> None:
     """Raises ArgumentTypeError if function `who`, with the parameters `accepted`, was called with `surplus` positional
-    arguments or `unknown` keywords. The message of the error says what to write instead, from `remedies` and
-    REMEDIES."""
+    arguments or `unknown` keywords. The message of the error says what to write instead of a keyword, if the dictionary
+    `remedies` or REMEDIES has the keyword."""
     if surplus:
         first = [p.name for p in accepted.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
         raise ArgumentTypeError("%s takes %s by position, and everything else by name, as is_causal=True; %d more "
@@ -179,8 +179,8 @@ def refuse_keywords(who: str, surplus: Sequence[Any], unknown: Iterable[str], ac
 
 
 def signature_without_rest(function: Callable[..., Any]) -> Dict[str, inspect.Parameter]:
-    """Removes *surplus and **unknown from the signature that help() shows for `function`. Returns the parameters of the
-    function without surplus and unknown."""
+    """Removes *surplus and **unknown from the signature that help() shows for `function`. Returns the other parameters
+    of `function`, by name."""
     found = inspect.signature(function)
     kept = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     function.__signature__ = found.replace(parameters=kept)  # type: ignore[attr-defined]

@@ -68,6 +68,6 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_clear() -> None:
-    """Removes all plans from the handlers' plan cache. Plans in use stay valid; a removed plan is compiled again when
-    it is needed."""
+    """Removes all plans from the handlers' plan cache. A removed plan stays valid for a run that uses it, and is
+    compiled again when a later run needs it."""
     _library.fxa_jax_cache_clear()

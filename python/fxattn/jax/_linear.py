@@ -2,11 +2,11 @@
 """A linear primitive whose transpose is a backward pass, for functions that have a reverse mode only.
 
 The rule of a jax.custom_jvp function computes the results of the function, and calls tangents_of() for their tangents.
-JAX transposes the tangents, which runs the backward pass. Unlike a custom_vjp function, a function whose tangents come
-from tangents_of() can be traced in a shard_map without jit, and its forward-mode differentiation raises an error with a
-message of fxattn. Under vmap, JAX maps run(), the backward pass that the linear primitive calls, over the batch axis.
-The parameters of the linear primitive are hashable and compared by content, so that JAX can use the parameters as keys
-of its caches.
+In reverse mode, JAX transposes the linear primitive that computes the tangents, and the transpose runs the backward
+pass. Unlike a custom_vjp function, a function whose tangents come from tangents_of() can be traced in a shard_map
+without jit, and its forward-mode differentiation raises an error with a message of fxattn. Under vmap, JAX maps run(),
+the backward pass that the linear primitive calls, over the batch axis. The parameters of the linear primitive are
+hashable and compared by content, so that JAX can use the parameters as keys of its caches.
 """
 import dataclasses
 from typing import Any, Callable, List, Sequence, Tuple

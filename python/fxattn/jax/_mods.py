@@ -52,7 +52,7 @@ class Score(NamedTuple):
     def scaled(self, scale: Any) -> "Score":
         """Returns a Score whose backward program fits a program that multiplies the score by `scale` first: in the
         backward program score becomes score * scale, and the result of the backward program is multiplied by `scale`.
-        Without a backward program returns the Score unchanged."""
+        If this Score (a program with its arrays and numbers) has no backward program, returns it unchanged."""
         if self.bprop is None:
             return self
         numbers = dict(zip([p.name for p in self.bprop.params], self.bprop_params))

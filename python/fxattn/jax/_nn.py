@@ -22,10 +22,10 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
 
     `bias, mask`: arrays of rank 4 or less that broadcast to [B,N,T,S]. `mask` is True for pairs that are attended;
         `bias` gets a gradient.
-    `is_causal, query_seq_lengths, key_value_seq_lengths`: further masks.
+    `is_causal, query_seq_lengths, key_value_seq_lengths`: masks by position and by length, as in jax.nn.
     `local_window_size`: a window, as an int or (left, right).
     `scale`: a number, or an array of rank 0, which gets a gradient; by default 1 / sqrt(H).
-    `implementation`: None or "fxattn".
+    `implementation`: None or "fxattn", which both select fxattn; any other name is refused.
     `return_residual`: also returns LSE, [B,T,N], with the dtype of query and without a gradient, as jax.nn does.
 
     For a row that attends to nothing, the output is 0 and the residual (LSE) is -inf; jax.nn.dot_product_attention

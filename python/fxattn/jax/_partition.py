@@ -3,8 +3,8 @@
 heads.
 
 Each call is wrapped in a custom_partitioning, whose Shardy rule allows only batch and head dimensions to be sharded. On
-every device, the score program must get the batch index b and the head h of the entire problem. For b and for h, one of
-two methods is chosen.
+every device, the score program must get the batch index b and the head h of the entire problem. A device gets b and h
+of the entire problem by one of two methods, chosen for b and for h separately.
 * If the program uses b (or h) only as a direct index of captured arrays (bias[b, h, q, k], slopes[h]), these arrays are
   sharded along the indexed dimension, and the indices of the device's part are correct.
 * If the program uses b (or h) in other ways than as a direct index of captured arrays, captured arrays are replicated
@@ -59,8 +59,8 @@ def _loads(text: str) -> List[Tuple[str, Tuple[str, ...]]]:
 
 @functools.lru_cache(maxsize=512)
 def _direct(program: Any, axis: str) -> Optional[Dict[str, int]]:
-    """Returns {captured tensor: dimension that `axis` indexes} if the program uses `axis` ("b" or "h") only as an
-    index, and for the same dimension in all loads of a tensor; else None."""
+    """Returns {captured tensor: dimension that `axis` indexes} if the program uses `axis` ("b" or "h") only as an index
+    of captured tensors, and if all loads of a tensor use `axis` as the index of the same dimension; else None."""
     if program is None:
         return {}
     text = program.text
@@ -167,9 +167,10 @@ class _Call:
     # ---- The part of one device ------------------------------------------------------------------------------------
 
     def axes(self, shardings: Sequence[Tuple[Dims, Any]], mesh: Any) -> Tuple[Tuple[str, ...], Tuple[str, ...], bool]:
-        """Returns (mesh axes of the batch, mesh axes of the heads, together). The mesh axes of a dimension are those of
-        the first array that is sharded along the dimension; empty if a size is not divisible by the number of devices.
-        `together` is True if the heads of q, k and v are all sharded."""
+        """Returns the mesh axes of the batch, the mesh axes of the heads, and the bool `together`. The mesh axes of a
+        dimension are those of the first array that is sharded along the dimension; empty if a size is not divisible by
+        the number of devices. `together` is True if the heads of k and v are divisible by the number of devices, so
+        that they are sharded together with the heads of q."""
         found: Dict[str, Tuple[str, ...]] = {}
         for dims, sharding in shardings:
             for dim, names in zip(dims, tuple(getattr(sharding, "spec", ()))):

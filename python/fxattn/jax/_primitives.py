@@ -2,9 +2,9 @@
 """The two JAX primitives of fxattn, fxattn_forward and fxattn_backward, and their lowering to calls of fxattn's XLA
 handlers.
 
-* `fxattn_forward` takes the operands of the call, and with the flag ACCUMULATE_O also out and stats (LSE in f64) over
-  other keys, which are merged into the results. The results of fxattn_forward are out; lse if `lse` is set; and the LSE
-  in f64 if `stats` is set.
+* `fxattn_forward` takes the operands of the call. With the flag ACCUMULATE_O, fxattn_forward also takes out and stats
+  (LSE in f64) of an earlier run over other keys, and merges them into the results. The results of fxattn_forward are
+  out; lse if `lse` is set; and the LSE in f64 if `stats` is set.
 * `fxattn_backward` takes the operands of the call, out, stats (LSE in f64), dout, and dlse if `dlse` is set. The
   results of fxattn_backward are the gradients that its parameter `want` lists.
 
@@ -42,14 +42,14 @@ _F64 = np.dtype("float64")
 
 def forward(spec: Spec, ops: Operands, *before: Any, lse: bool = False, stats: bool = False) -> List[Any]:
     """Returns [out], followed by lse if `lse` is True, and by stats (LSE in f64) if `stats` is True. `before`: out and
-    stats (LSE in f64) over other keys, which are merged into the results."""
+    stats (LSE in f64) of an earlier run over other keys, which are merged into the results."""
     flat = ops.forward().flat()
     return forward_p.bind(*flat, *before, spec=spec.forward(), has_scale=bool(ops.scale), lse=lse, stats=stats)
 
 
 def backward(spec: Spec, ops: Operands, out: Any, stats: Any, grads: Sequence[Any], want: Tuple[int, ...]) -> List[Any]:
-    """Returns the gradients that `want` lists, by codes WANT_... . The gradient of params is one vector with an element
-    for each float param. `grads`: dout, and optionally dlse."""
+    """Returns the gradients whose codes (WANT_Q, WANT_K, ...) are in `want`. The gradient of params is one vector with
+    an element for each float param. `grads`: dout, and optionally dlse."""
     return backward_p.bind(*ops.flat(), out, stats, *grads, spec=spec, has_scale=bool(ops.scale), want=want,
                            dlse=len(grads) > 1)
 
@@ -103,10 +103,10 @@ def _backward_abstract(*flat: Any, **params: Any) -> List[Any]:
 
 def _call(problem: Any, operands: List[Tuple[int, Any]], results: List[Tuple[int, Tuple[int, ...], Any]],
           packed: bool, before: Sequence[Any] = ()) -> List[Any]:
-    """Calls fxattn's XLA handler with `operands`, a list of (role, array). Returns the arrays that `results`, a list of
-    (role, shape, dtype), describes. `before` has the initial contents of the results. With packed rows (`packed`), the
-    initial contents of the results are zeros by default, because the library does not write rows outside of the
-    sequences."""
+    """Calls fxattn's XLA handler with `operands`, a list of (role, array), where the role is the number of a C library
+    input, or a code such as SCALARS. Returns the arrays that `results`, a list of (role, shape, dtype), describes.
+    `before` has the initial contents of the results. With packed rows (`packed`), the initial contents of the results
+    are zeros by default, because the library does not write rows outside of the sequences."""
     if packed and not before:
         before = [lax.full(shape, np.zeros((), dtype)) for _, shape, dtype in results]
     aliases = {len(operands) + i: i for i in range(len(before))}

@@ -4,8 +4,8 @@ sequence on the devices.
 
 * Method "ring": in each step a device computes the attention of its rows over the part of K and V that it holds, merges
   the result into out and lse (flag ACCUMULATE_O), and passes the part on (ppermute). In method "ring", the backward
-  pass sends the parts of K and V around again together with their gradients. One derivative rule covers all steps of a
-  ring. Only the first step of a ring includes the sink.
+  pass sends the parts of K and V around again together with their gradients. In method "ring", one derivative rule
+  covers all steps, and only the first step adds the sink to the softmax.
 * Method "all_gather": every device gets all keys and values.
 * Method "ulysses": by an all-to-all, every device gets all rows and keys for some of the heads. With method "ulysses",
   a second all-to-all returns the rows of the output to their devices.
@@ -98,8 +98,8 @@ def _here(order: str, size: int, rank: Any, length: int) -> Any:
 
 
 class _Place(NamedTuple):
-    """The coordinates of a device's part: a coordinate map, the array that the map reads at run time, and the array's
-    slot among the arguments."""
+    """The positions of a device's part in the entire sequence: a coordinate map, the array that the map reads at run
+    time, and the number (slot) of the array among the arguments of a run."""
 
     map: Map
     slot: int
@@ -110,7 +110,8 @@ _SLOTS = {"q": (_abi.SLOT_OFFSET_Q, _abi.SLOT_MAP_Q), "k": (_abi.SLOT_OFFSET_K, 
 
 
 def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
-    """Returns the coordinates along `axis` of the part of device `rank` (an int or a tracer)."""
+    """Returns the positions in the entire sequence, along `axis` ("q" or "k"), of the part of device `rank` (an int or
+    a tracer)."""
     dynamic, table = _SLOTS[axis]
     if order == "zigzag":
         return _Place(Map(axis, table=True), table, _here(order, size, rank, length))
@@ -120,16 +121,16 @@ def _part(axis: str, order: str, size: int, rank: Any, length: int) -> _Place:
 
 
 def _whole(axis: str, order: str, size: int, length: int) -> Optional[_Place]:
-    """Returns the coordinates along `axis` of the gathered parts of all devices, in the order of the devices; None if
-    the coordinates are the local indices."""
+    """Returns the positions in the entire sequence, along `axis` ("q" or "k"), of the gathered parts of all devices, in
+    the order of the devices; None if the positions are the indices in the gathered array."""
     if order == "contiguous":
         return None
     return _Place(Map(axis, table=True), _SLOTS[axis][1], jnp.asarray(_positions(length, size, order), jnp.int32))
 
 
 def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) -> Tuple[Spec, Operands]:
-    """Returns the call with the coordinates `places` added: the Spec gets the coordinate maps, the Operands get the
-    arrays that the maps read."""
+    """Returns the call with `places`, positions in the entire sequence, added: the Spec gets the coordinate maps of the
+    places, the Operands get the arrays that the maps read."""
     given = [place for place in places if place is not None]
     return (spec._replace(maps=(*spec.maps, *(place.map for place in given)),
                           slots=(*spec.slots, *(place.slot for place in given))),
@@ -139,7 +140,8 @@ def _placed_at(spec: Spec, ops: Operands, places: Sequence[Optional[_Place]]) ->
 # ---- The ring --------------------------------------------------------------------------------------------------------
 
 class _Ring(NamedTuple):
-    """Static properties of a ring: name and size of the mesh axis, order of the sequence, Spec of a call."""
+    """Static properties of ring_attention: name and size of the mesh axis, order of the sequence, and Spec (static
+    properties) of the attention call in each step."""
 
     axis: str
     size: int
@@ -168,7 +170,7 @@ class _Ring(NamedTuple):
 
 def _run(ring: _Ring, ops: Operands) -> Tuple[Any, Any, Any]:
     """Runs all steps of ring_attention, one after the other. Returns (out, lse, stats) over all keys, where stats is
-    the LSE in f64. The output of the ring is rounded to its dtype after the last step."""
+    the LSE in f64. The output is rounded to the dtype of q only after the last step."""
     part, found = [ops.k, ops.v], []  # type: ignore[var-annotated]
     for n in range(ring.size):
         spec, here = ring.step(n, ops, part)
@@ -256,9 +258,9 @@ def _gathered_ids(ids: Any, axis: str, size: int, order: str, sizes: Tuple[int, 
 
 def _with_lengths(score: Score, lengths: Any, ready: Tuple[bool, Any, bool], whole: Tuple[int, int, int, int],
                   single: bool) -> Tuple[Score, Any]:
-    """Returns (score, lengths of q): the Score with a mask by `lengths` of the entire sequences. If bottom_right is set
-    in `ready` (causal, window, bottom_right), causal and window are added as program statements, because with
-    bottom_right the masks depend on the lengths."""
+    """Returns the Score with a mask by `lengths`, the lengths of the entire sequences, and the lengths of q. `ready` is
+    (causal, window, bottom_right). If bottom_right is True, the masks causal and window are added as program
+    statements, because with bottom_right these masks depend on the lengths."""
     causal, window, bottom_right = ready
     given = pair_of(lengths, "lengths", whole[2] == whole[3], single)
     batch, (rows, keys) = whole[0], whole[2:]
@@ -316,8 +318,8 @@ def ring_attention(q: Any, k: Any, v: Any, axis_name: str, *surplus: Any, score_
         values. "ulysses" gives every device all rows and keys for some of the heads; the number of heads of q must be a
         multiple of the number of devices, and heads of k and v are copied if necessary.
     `q_lengths, k_lengths`: [B], the lengths of the entire sequences, the same on every device.
-    `segment_ids`: ids of the device's part, [B,S], or a pair (ids of q, ids of k). A row attends only to keys with the
-        row's id.
+    `segment_ids`: the segment ids of the device's part, [B,S], or a pair (ids of q, ids of k). A row attends only to
+        keys with the same segment id as the row.
     `score_mod, mask_mod`: as in attention(); q and k are positions in the entire sequence.
     `scale, is_causal, window, bottom_right, sinks, dropout_p, seed, params, tensors`: as in attention().
     `style, score_mod_bprop, bprop_params, bprop_tensors, return_lse, bounds_check`: as in attention().

@@ -32,7 +32,7 @@ class SequenceDescriptor:
                  segment_ids: Optional[Pair] = None, segment_pos: Optional[Pair] = None) -> None:
         """Each argument is a pair (array for q, array for k and v): `seqlens` [B], or [B,N] with `seq_offsets` [B,N];
         `segment_ids` [B,S]; `segment_pos` [B,S], positions for causal masks and windows. The from_... methods also
-        accept one array for q and for k and v."""
+        accept one array in place of a pair, which is then used for q, k and v."""
         self.seqlens, self.seq_offsets, self.segment_ids, self.segment_pos = (seqlens, seq_offsets, segment_ids,
                                                                               segment_pos)
 
@@ -107,8 +107,8 @@ def described(given: Any, rows: int, keys: int) -> Described:
 
 
 def _segments(lengths: Any, offsets: Any, size: int) -> Pair:
-    """Returns (ids, positions), both [B,size], of segments with `lengths` and start `offsets`. Ids start at 1; 0 is
-    padding."""
+    """Returns (ids, positions), both [B,size], of segments with `lengths` and start `offsets`. Segment ids start at 1;
+    the id 0 is padding."""
     lengths, offsets = array_of_ints(lengths), array_of_ints(offsets)
     if lengths.ndim != 2 or offsets.ndim != 2 or offsets.shape[1] - lengths.shape[1] not in (0, 1):
         raise ArgumentError("seqlens and seq_offsets have shapes %s and %s; [B,N], and [B,N] or [B,N+1], are accepted"

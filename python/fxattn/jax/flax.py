@@ -26,7 +26,7 @@ def __dir__() -> List[str]:
 class DotProductAttention(nn.Module):
     """Computes softmax(score_mod(scale_factor * q k^T)) v as [B,S,H,D] from query [B,S,H,D], key and value [B,T,G,D].
 
-    `head_dim, num_attention_heads, num_gqa_groups`: D, H and G.
+    `head_dim, num_attention_heads, num_gqa_groups`: head dim D, number of query heads H, and number of KV heads G.
     `attention_dropout`: the dropout probability; calls with deterministic=True have no dropout.
     `dropout_rng_name`: the name of the RNG that dropout uses.
     `attn_mask_type`: no_mask, padding, causal, padding_causal, causal_bottom_right or padding_causal_bottom_right.

@@ -40,8 +40,8 @@ def _read_by(mod: Any) -> Iterator[nnx.Variable]:
 
 
 def _traces_of(module: nnx.Module, mod: Any) -> Iterator[Tuple[Any, Any]]:
-    """Yields (JAX trace that created the variable, JAX trace that created `module`) for each variable of function
-    `mod`. Yields no pair of traces if this version of Flax does not report traces."""
+    """Yields (JAX trace that created the variable, JAX trace that created `module`) for each nnx.Variable that function
+    `mod` reads. Yields nothing if the installed Flax does not record the trace of a variable or module."""
     own = getattr(getattr(module, "_pytree__state", None), "trace_state", None)
     for x in _read_by(mod):
         other = getattr(x, "_trace_state", None)

@@ -7,7 +7,7 @@ arguments of Transformer Engine's modules. `ring_attention` computes attention o
 processes. `register_transformers` adds attn_implementation="fxattn" to Hugging Face transformers.
 
 Each public function of fxattn.torch makes a Call (call.py), and route.py chooses one of four routes for the Call:
-direct, autograd, dispatcher or compiled. All routes end in a run of the library by torch_call.c (python/csrc).
+direct, autograd, dispatcher or compiled. On each of the four routes, torch_call.c (python/csrc) runs the C library.
 """
 # The way of a call through the files of this folder and of python/csrc:
 #

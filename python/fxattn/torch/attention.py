@@ -116,7 +116,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
               bprop_tensors: Optional[Mapping[str, Any]] = None, return_lse: bool = False,
               return_row_max: bool = False, lse_dtype: Optional[torch.dtype] = None, deterministic: bool = False,
               bounds_check: bool = False, **unknown: Any) -> Union[Tensor, AttentionOutput]:
-    """Returns softmax(f(scale * q k^T)) v in the layout and dtype of q, with the head dim of v.
+    """Returns softmax(f(scale * q k^T)) v, where f is score_mod, in the layout and dtype of q, with the head dim of v.
 
     With return_lse or return_row_max, returns an AttentionOutput(out, lse, row_max). LSE and row maxima are [B,H,S], or
     [H,T] for packed rows. All results except row_max are differentiable.
@@ -128,18 +128,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
         Engine's score_mod(graph, score, tensors).
     `score_mod_bprop`: a user-written backward: program text or a Program, with `bprop_params` and `bprop_tensors` by
         name; or, with style="graph", score_mod_bprop(graph, dscore, tensors), which gets `bprop_tensors`.
-    `layout`: "bhsd", "bshd" or "sbhd", in which k and v of batch size 1 are used for every batch entry of q; for packed
-        rows "thd" or "htd".
+    `layout`: "bhsd", "bshd" or "sbhd"; for packed rows "thd" or "htd". If the rows are not packed, k and v of batch
+        size 1 are used for every batch entry of q.
     `cu_q, cu_k, max_q, max_k`: for packed rows, the offsets [B+1] of the sequences (cu_k None: cu_q) and the lengths of
         the longest sequences (None: computed from the offsets). The output of rows that belong to no sequence is 0.
     `scale`: the factor of q k^T, by default 1 / sqrt(D).
     `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
         q + right with window=(left, right), where None or -1 means unlimited.
-    `bottom_right`: aligns the last row with the last key, in the built-in masks; without built-in masks, in the
-        positions q that functions get.
+    `bottom_right`: True shifts the positions q so that the last row has the position of the last key: only in the
+        built-in masks if there are any (is_causal, window), else in the q that score_mod and mask_mod get.
     `q_lengths, k_lengths`: [B], the number of rows and of keys of each batch entry.
-    `pages`: page numbers [B, blocks]; requires k_lengths. With pages, the shape of k and v is [pages,H,page_size,D], or
-        with layouts "bshd" and "thd" [pages,page_size,H,D].
+    `pages`: [B,n], the numbers of the n pages of each batch entry; requires k_lengths. With pages, the shape of k and v
+        is [pages,H,page_size,D], or with layouts "bshd" and "thd" [pages,page_size,H,D].
     `q_start`: [B], the position q of the first row of each batch entry.
     `sinks`: "zero" adds a key of score 0; a tensor [H] adds a key with a learned score per query head.
     `dropout_p, seed`: dropout of softmax probabilities. Without `seed`, a seed is drawn from PyTorch's generator.
@@ -149,7 +149,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_mod: 
     `bounds_check`: an index outside its captured tensor raises IndexError. Without bounds_check, an index outside its
         captured tensor reads 0.
 
-    Raises ValueError, TypeError or NotImplementedError. Error messages name the argument and what is accepted.
+    Raises ValueError, TypeError or NotImplementedError for an argument that is wrong or not supported. Error messages
+    name the argument and what is accepted.
     """
     if unknown:
         raise unknown_keywords(unknown, _SIGNATURE.parameters)

@@ -3,8 +3,8 @@
 
 BlockMask is PyTorch's class: a mask_mod, a list of blocks in which the mask_mod decides, and a list of full blocks. The
 function create_block_mask returns a LazyBlockMask, which evaluates nothing: the library finds the tiles to compute by
-analysing the traced mask_mod, and the lists of blocks are made when a list is read. A BlockMask that is no
-LazyBlockMask has the meaning that PyTorch's kernels give its lists and mask_mod together (`mask_mod_of`).
+analysing the traced mask_mod, and the lists of blocks are made when a list is read. Any other BlockMask (one that is no
+LazyBlockMask) masks the pairs that PyTorch's kernels mask by its lists and its mask_mod together (`mask_mod_of`).
 """
 import inspect
 import warnings
@@ -147,7 +147,7 @@ def create_block_mask(mask_mod: MaskMod, B: Optional[int], H: Optional[int], Q_L
                       dq_kv_order: bool = True) -> LazyBlockMask:
     """Returns the BlockMask of mask_mod(b, h, q_idx, kv_idx). Nothing is evaluated: the BlockMask stores the function.
 
-    `B, H`: batch size and number of heads; None if the mask is the same for all.
+    `B, H`: batch size and number of heads of the mask; None if the mask is the same for all batch entries or heads.
     `Q_LEN, KV_LEN`: the numbers of rows and keys of the attention.
     `device`: the device of the attention's tensors, by default the current accelerator or else the CPU.
     `BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order`: determine the lists of blocks in the
@@ -260,8 +260,8 @@ def _combined(mod: Optional[MaskMod], some: Optional[MaskMod], full: Optional[Ma
 def _is_equal_to_mod(mod: MaskMod, mask: BlockMask, some: Tensor, full: Optional[Tensor]) -> bool:
     """Returns True if `mod` alone is equal to the BlockMask `mask`: the lists of `mask` contain each block in which
     `mod` is True for some pair, and `mod` is True for all pairs of each block in the list of full blocks. Comparing
-    `mod` with the lists of a BlockMask takes as long as making the lists, and pays on GPUs, where a mask_mod without
-    tables of blocks runs faster."""
+    `mod` with the lists of a BlockMask takes as long as making the lists; the comparison saves time on GPUs, where a
+    mask_mod without tables of blocks runs faster."""
     batch, heads = (1, 1, *mask.kv_indices.shape[:-2])[-2:]
     try:
         depends = trace(None, mod).program.properties()["mask_depends"]

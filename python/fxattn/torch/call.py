@@ -26,8 +26,8 @@ def _absent(tensors: Sequence[Any]) -> Tuple[None, ...]:
 
 class Call:
     """The arguments of a call of the operators fxattn::fwd and fxattn::bwd besides q, k and v; torch_call.h describes
-    each argument. Tensors may be absent: an absent tensor is None. Autograd Functions store a Call without tensors,
-    because autograd itself saves the tensors and detects changes of the tensors."""
+    each argument. A Call may lack its tensors, which are then None: autograd Functions store the arguments in this
+    form, because autograd itself saves the tensors and detects changes of the tensors."""
 
     __slots__ = ("program", "tensors", "extras", "scalars", "ints", "floats", "config")
 
@@ -42,13 +42,13 @@ class Call:
         return (*self.tensors, *self.extras, *self.scalars)
 
     def without_tensors(self, flags: int = 0) -> "Call":
-        """Returns a Call with all tensors absent, and with `flags` added to its flags."""
+        """Returns a Call in which all tensors are None, and `flags` are added to the flags in `config`."""
         return Call(self.program, _absent(self.tensors), _absent(self.extras), _absent(self.scalars), self.ints,
                     self.floats, (self.flags() | flags, *self.config[1:]))
 
     def arguments(self, tensors: Optional[Sequence[Tensor]] = None) -> Tuple[Any, ...]:
-        """Returns the arguments that follow q, k and v in a call of fxattn::fwd or fxattn::bwd. `tensors`: tensors in
-        the order of all_tensors(), which replace the absent tensors of this Call."""
+        """Returns the arguments that follow q, k and v in a call of fxattn::fwd or fxattn::bwd. `tensors`, in the order
+        of all_tensors(), replace tensors of this Call that are None."""
         if tensors is None:
             return self.tensors, self.extras, self.scalars, self.ints, self.floats, self.config, self.program
         first, second = len(self.tensors), len(self.tensors) + len(self.extras)
@@ -131,8 +131,9 @@ def has_scalars_on_device(scale: Any, values: Sequence[Any], config: Sequence[in
 
 def call_on_device(program: str, tensors: Sequence[Tensor], scale: Any, values: Sequence[Any], config: Sequence[int],
                    dropout_p: float, extras: Sequence[Tensor], device: torch.device) -> Call:
-    """Returns the Call whose scale, params (in the program's order) and seed are on `device`. The host waits for no
-    value: a CUDA graph that captures the call reads the current values in each replay."""
+    """Returns the Call (the operators' arguments besides q, k and v) whose scale, params (in the program's order) and
+    seed are on `device`. The host does not wait for the values of scale, params and seed: a CUDA graph that captures
+    the call reads the current values in each replay."""
     def to_device(value: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value.reshape(()).to(device=device, dtype=torch.float64)
@@ -177,7 +178,8 @@ def _tensors_of(traced: Any) -> Sequence[Tensor]:
 
 def call_of(traced: Any, scale: Any, config: Sequence[int], dropout_p: float = 0.0,
             extras: Sequence[Tensor] = ()) -> Call:
-    """Returns the Call of a traced function, or of the identity function if `traced` is None."""
+    """Returns the Call (the operators' arguments besides q, k and v) of a traced function, or of the identity function
+    if `traced` is None."""
     if (dropout_p or isinstance(scale, Tensor)) and has_scalars_on_device(scale, (), config, extras):
         there = scale if is_on_device(scale) else extras[ops.extra_index(config[ops.SLOTS], _abi.SLOT_SEED)]
         tensors, params = ((), ()) if traced is None else (_tensors_of(traced), traced.params)

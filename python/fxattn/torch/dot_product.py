@@ -54,8 +54,9 @@ def _element(table: Tensor, b: Any, h: Any, q: Any, k: Any) -> Any:
 
 def _score_of(softcap: Optional[float], slopes: Optional[Tensor], bias: Optional[Tensor], factor: float = 1.0,
               shift: int = 0) -> Optional[Callable[..., Any]]:
-    """Returns the score function of softcap, alibi_slopes and core_attention_bias (multiplied by `factor`); None if all
-    three are unset. `shift` is added to q in ALiBi's distance q - k."""
+    """Returns a score function that adds core_attention_bias (multiplied by `factor`) and ALiBi's terms to scores and
+    then applies softcap; None if bias, slopes and softcap are all unset. `shift` is added to q in ALiBi's distance q -
+    k."""
     if softcap is None and slopes is None and bias is None:
         return None
 
@@ -103,8 +104,9 @@ BIAS_TYPES = ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi")
 
 def others_refused(who: str, given: Mapping[str, Any], table: Mapping[str, Optional[Tuple[Any, ...]]],
                    hints: Mapping[str, str]) -> List[str]:
-    """Returns a message for each argument in `given` whose value `table` does not accept. Raises TypeError for a name
-    that is not in `table`; `hints` has texts for such names."""
+    """Returns a message for each argument in `given` (name: value) whose value is not among the values that `table`
+    accepts for the name. Raises TypeError for a name that is not in `table`; `hints` maps some unknown names to a text
+    that is added to the message."""
     problems = []
     for name, value in given.items():
         if name not in table:
@@ -119,13 +121,14 @@ def others_refused(who: str, given: Mapping[str, Any], table: Mapping[str, Optio
 
 
 def mask_kind(name: str) -> str:
-    """Returns the key of MASK_TYPES for a mask type. Transformer Engine also accepts commas, and "causal,padding"."""
+    """Returns a mask type of Transformer Engine in the spelling of the keys of MASK_TYPES. Transformer Engine also
+    accepts commas in the name of a mask type, and "causal,padding"."""
     kind = name.replace(",", "_") if isinstance(name, str) else name
     return "padding_causal" if kind == "causal_padding" else kind
 
 
 class _ScoreTerms(NamedTuple):
-    """The terms that a call adds to scores: core_attention_bias_type with its bias tensor or slopes."""
+    """What a call adds to scores: a bias tensor or ALiBi slopes, and `kind`, the argument core_attention_bias_type."""
 
     kind: Optional[str]
     bias: Optional[Tensor]
@@ -149,7 +152,8 @@ _NOT_AT_END = ("DotProductAttention cannot do this: attention_mask (True: hidden
 
 
 def _lengths(mask: Any, cu_q: Optional[Tensor], cu_k: Optional[Tensor]) -> Dict[str, Any]:
-    """Returns the options q_lengths and k_lengths for padding, from masks or from offsets."""
+    """Returns the sequence lengths as a dictionary with the keys q_lengths and k_lengths, computed from padding masks
+    or, where a mask is missing, from the offsets cu_q and cu_k."""
     masks = mask if isinstance(mask, tuple) else (None, mask)
     found: Dict[str, Any] = {}
     for name, hidden, offsets in (("q_lengths", masks[0], cu_q), ("k_lengths", masks[1], cu_k)):
@@ -179,7 +183,7 @@ class DotProductAttention(nn.Module):
         arbitrary.
     `window_size`: (left, right), where -1 means unlimited.
     `bottom_right_diagonal`: True aligns causal masks, window and ALiBi to the last row and key, False to the first;
-        None means False with causal and padding_causal, else True.
+        None means False if attn_mask_type is causal or padding_causal, else True.
     `layer_number`: stored for callers, otherwise unused.
     `softmax_scale`: the factor of q k^T; None means 1 / sqrt(head dim).
     `softmax_type`: vanilla, off-by-one (a key of score 0) or learnable (a key with a learned score per head, the
@@ -235,8 +239,8 @@ class DotProductAttention(nn.Module):
         `attention_mask`: True for pairs that are not attended. A padding mask is [B,1,1,S] for keys, or a pair (mask of
             rows, mask of keys); its masked positions must be at the end. A mask for attn_mask_type="arbitrary"
             broadcasts to [B,H,Sq,Sk].
-        `cu_seqlens_q, cu_seqlens_kv`: with thd, the offsets [B+1] of the sequences; with other formats and padding,
-            their differences are the lengths.
+        `cu_seqlens_q, cu_seqlens_kv`: with qkv_format thd, the offsets [B+1] of the sequences; with the other formats
+            and a padding mask type, the differences of the offsets are the lengths of the sequences.
         `max_seqlen_q, max_seqlen_kv`: the lengths of the longest packed sequences, by default computed from the
             offsets.
         `core_attention_bias`: added to scores after scaling, or before with core_attention_bias_type="pre_scale_bias";
@@ -246,8 +250,8 @@ class DotProductAttention(nn.Module):
         `alibi_slopes`: [H] or [B,H]; -slope * |q - k| is added to scores.
         `score_mod`: FlexAttention's function of five arguments, or Transformer Engine's score_mod(graph, score,
             tensors).
-        `score_mod_bprop`: score_mod_bprop(graph, dscore, tensors) for a score_mod of Transformer Engine. Without
-            score_mod_bprop, fxattn derives the backward program.
+        `score_mod_bprop`: the backward callback score_mod_bprop(graph, dscore, tensors) that belongs to a score_mod in
+            the style of Transformer Engine. Without score_mod_bprop, fxattn derives the backward program.
         `score_mod_tensors, score_mod_bprop_tensors`: the dictionaries that the callbacks get as `tensors`.
         `others`: the other arguments of Transformer Engine's forward. In `others`, hints for kernels are accepted and
             ignored; caches and fp8 raise an error.
@@ -285,7 +289,8 @@ class DotProductAttention(nn.Module):
 
     def _score_mod(self, terms: _ScoreTerms, layout: str, q: Tensor, k: Tensor, at_end: bool
                    ) -> Optional[Callable[..., Any]]:
-        """Returns the score function of softcap, bias and ALiBi; None if softcap, bias and ALiBi are all unset."""
+        """Returns a score function that adds the bias and ALiBi's terms and then applies softcap; None if softcap, bias
+        and ALiBi are all unset."""
         slopes = terms.slopes
         if terms.kind == "alibi" and slopes is None:
             slopes = default_slopes(self.num_attention_heads, q.device)
@@ -297,8 +302,8 @@ class DotProductAttention(nn.Module):
 
     def _is_simple(self, layout: str, kind: str, q: Tensor, k: Tensor, v: Tensor, terms: _ScoreTerms, graph: bool,
                    score_mod: Any, bprop: Any, tensors: Any, bprop_tensors: Any) -> bool:
-        """Returns True if a few comparisons prove that _check would find no error; False if _check must run. Requires
-        that the call has no argument besides those of this function (no masks, no offsets)."""
+        """Returns True if a few comparisons prove that _check would find no error; False if _check must run.
+        _is_simple() may be called only if the call of DotProductAttention has neither masks nor offsets."""
         if any(x is not None for x in terms) or layout not in ("sbhd", "bshd"):
             return False
         if kind not in MASK_TYPES or kind == "arbitrary" or "padding" in MASK_TYPES[kind]:

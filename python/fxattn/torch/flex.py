@@ -160,7 +160,7 @@ def _check_options(options: Dict[str, Any]) -> None:
 
 
 def _check_self_contained(traced: Any) -> None:
-    """Raises ValueError if program text has tensors, or params without a default."""
+    """Raises ValueError if a score_mod or mask_mod given as program text uses tensors, or params without a default."""
     lacking = [c.name for c in traced.program.captures] + [p.name for p in traced.program.params if p.default is None]
     if lacking:
         raise ValueError(f"score_mod uses {', '.join(lacking)}, which flex_attention has no argument for; give them to "
@@ -179,8 +179,9 @@ def _check_aux(return_lse: bool, return_aux: Optional[AuxRequest]) -> None:
 # ---- The call --------------------------------------------------------------------------------------------------------
 
 def _device_code(device: Any) -> Optional[int]:
-    """Returns the code of a device from the table _DEVICE_CODES, or None for a device without a code. CUDA devices with
-    an index are added to the table _DEVICE_CODES."""
+    """Returns the int that stands for a device in the C code of the direct route (for a CUDA device its index), or None
+    for a device without such an int. The table _DEVICE_CODES has these ints; CUDA devices with an index are added to
+    the table."""
     where = torch.device(device)
     if where.type == "cuda" and where.index is not None:
         _DEVICE_CODES[device] = where.index
@@ -190,9 +191,9 @@ def _device_code(device: Any) -> Optional[int]:
 def _known_output(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: Any,
                   enable_gqa: bool) -> Optional[Tensor]:
     """Returns the output of a call if its functions were traced in an earlier call and no check would find an error in
-    its arguments. The C function of the direct route checks shapes. Returns None for a call with untraced functions or
-    a possible error; flex_attention then checks and traces the call. _known_output() requires bypass.is_plain(query,
-    key, value), and raises no errors."""
+    its arguments. The C code of the direct route checks the shapes of query, key and value. Returns None if a function
+    is untraced or an argument may be wrong; flex_attention then checks and traces the call. _known_output() may be
+    called only if bypass.is_plain(query, key, value) is True, and raises no errors."""
     mask_mod, expected = None, ALIKE_GROUPED if enable_gqa else ALIKE
     if block_mask is not None:
         if type(block_mask) is not LazyBlockMask or block_mask._read is not None:

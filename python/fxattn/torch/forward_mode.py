@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses forward-mode derivatives: torch.func.jvp, jacfwd, linearize, hessian, dual numbers.
 
-The library has no forward mode. If an input of an operator carries a forward-mode tangent, the call raises an error,
-whether the call is eager, compiled or goes through the dispatcher. Without an error, the operator fxattn::fwd would
-drop the tangent of its input, and PyTorch would treat a dropped tangent as 0.
+The C library computes no forward-mode derivatives. If an input of an operator carries a forward-mode tangent, the call
+raises an error, whether the call is eager, compiled or goes through the dispatcher. Without an error, the operator
+fxattn::fwd would drop the tangent of its input, and PyTorch would treat a dropped tangent as 0.
 
 * Eager calls: PyTorch calls Forward.jvp and Backward.jvp (routes/autograd.py) with the tangents.
 * Calls through the dispatcher, also in exported programs: the Autograd kernels of fxattn::fwd and fxattn::bwd call
@@ -43,8 +43,8 @@ def refuse_these(n_tensors: int, tangents: Sequence[Any]) -> NoReturn:
 
 def _is_possible(q: Tensor) -> bool:
     """Returns False if no tensor of a call can have a tangent; `q` is the first tensor of the call. While Dynamo
-    traces, PyTorch's current dual level does not show dual numbers; q is then a fake tensor, for which the result is
-    True."""
+    traces, PyTorch's current dual level does not show whether there are dual numbers; _is_possible() then returns True,
+    because q is a fake tensor."""
     return (_forward_ad._current_level >= 0 or _functorch() or type(q) not in _OWN) \
         and torch._C._is_fwd_grad_enabled()
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention mask of one pass through a model of transformers.
 
-ModelMask is a mask_mod, so no array of size [S,S] is allocated. For a model that reads its mask as a tensor (the dtype,
-a slice, torch.where, torch.cat), ModelMask makes the dense tensor that transformers would make. For models with SDPA
-the dense mask is a bool tensor, True where a key is attended; for models without SDPA the dense mask has the floats 0
-and the lowest float, which eager attention adds to scores. The dense tensor that ModelMask makes has a limited size,
-and causes one warning per model type. A dense bool mask is a MaskTensor, which refuses to be added to scores, because
-True would be added as 1.
+ModelMask is a mask_mod, so no array of size [S,S] is allocated. If a model uses its mask as a tensor (reads the dtype,
+takes a slice, or calls torch.where or torch.cat), ModelMask makes the dense tensor that transformers itself would make.
+For models with SDPA the dense mask is a bool tensor, True where a key is attended; for models without SDPA the dense
+mask has the floats 0 and the lowest float, which eager attention adds to scores. The dense tensor that ModelMask makes
+has a limited size, and causes one warning per model type. A dense bool mask is a MaskTensor, which refuses to be added
+to scores, because True would be added as 1.
 
 Models that test whether their mask is a Tensor or a BlockMask would take a ModelMask for a BlockMask, so such models
 get the dense tensor from the start. tests_masks() finds the models that test the type, by the source text of their
@@ -41,7 +41,8 @@ def _is_real(x: Any) -> bool:
 
 
 def _as_tensors(x: Any, mask: Any) -> Any:
-    """Returns `x` with each mask m replaced by mask(m), also in nested lists and tuples."""
+    """Returns `x` with each ModelMask or MaskTensor m, also in nested lists and tuples, replaced by mask(m); `mask` is
+    a function."""
     if isinstance(x, (ModelMask, MaskTensor)):
         return mask(x)
     if isinstance(x, (list, tuple)):
@@ -92,9 +93,9 @@ class MaskTensor(Tensor):
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """Returns a wrapper of Tensor's method `name` that first raises an error if the other operand is float. Tensor's
-    method is wrapped, because Python's operators treat an error that is raised inside the method as an unsupported
-    type."""
+    """Returns a wrapper of Tensor's method `name` that first raises an error if the other operand is float. The wrapper
+    raises the error outside Tensor's method, because Python's operators treat an error that is raised inside the method
+    as an unsupported type."""
     original = getattr(Tensor, name)
 
     def method(self: Any, other: Any) -> Any:
@@ -348,7 +349,8 @@ def note_model(config_class: type, has_sdpa: bool) -> None:
 
 def mask_of(mod: Callable[..., Any], batch: int, seq_lengths: Tuple[int, int], device: Any, config: Any,
             dtype: Any) -> Any:
-    """Returns the mask of a pass: a dense tensor for models that test the type of their mask, else a ModelMask."""
+    """Returns the mask of one pass through a model: a dense tensor for models that test the type of their mask, else a
+    ModelMask."""
     made = ModelMask(mod, batch, 1, seq_lengths, device, (DEFAULT_BLOCK, DEFAULT_BLOCK), ())
     made.owner = "a %s" % (getattr(config, "model_type", None) or "transformers")
     if type(config) in _eager and dtype is not None:

@@ -158,7 +158,8 @@ class MultiheadAttention(nn.Module):
         return query, grouped.select(dim, each), grouped.select(dim, each + 1)
 
     def _joined(self, parts: List[Tensor], names: Tuple[str, ...]) -> Dict[str, Tensor]:
-        """Returns {layer name: parameter} of this module, from `parts`: queries, keys and values [rows,...]."""
+        """Returns {layer name: parameter} of this module, joined from `parts`: the parameters [rows,...] of the query,
+        key and value projections."""
         query, key, value = (x.unflatten(0, (-1, self.channels)) for x in parts)
         if not self.interleaved:
             both, whole = torch.cat([key, value]), torch.cat([query, key, value])

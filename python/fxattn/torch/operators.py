@@ -85,7 +85,8 @@ def _result_dtype(like: Tensor, config: Sequence[int]) -> torch.dtype:
 
 
 def _clear_packed(results: Sequence[Tensor], config: Sequence[int]) -> None:
-    """Sets results of packed rows to 0, because kernels never write rows that belong to no sequence."""
+    """Sets the new result tensors of a call with packed rows to 0, because kernels never write rows that belong to no
+    sequence."""
     if _field(config, FLAGS) & _abi.VARLEN:
         for result in results:
             result.zero_()
@@ -104,7 +105,7 @@ def results_of_forward(q: Tensor, v: Tensor, config: Sequence[int]) -> Tuple[Ten
 
 def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tensor], extras: Sequence[Tensor],
                         scalars: Sequence[Tensor], config: Sequence[int], want: Sequence[int]) -> List[Tensor]:
-    """Returns new tensors for the gradients that `want` lists."""
+    """Returns new tensors for the gradients of the inputs whose codes are in `want`."""
     results = []
     for one in want:
         if one <= WANT_V:
@@ -122,12 +123,13 @@ def results_of_backward(q: Tensor, k: Tensor, v: Tensor, tensors: Sequence[Tenso
 
 
 def extra_index(slots: int, slot: int) -> int:
-    """Returns the index of the tensor of `slot` among the extra tensors. `slots`: a bit for each slot in use."""
+    """Each kind of extra tensor (sinks, seed, lengths, ...) has a number, its slot. Returns the index of the tensor of
+    `slot` among the extra tensors of a call; `slots` has a bit for each kind of extra tensor that the call has."""
     return bin(slots & ((1 << slot) - 1)).count("1")
 
 
 def sink_index(slots: int) -> int:
-    """Returns the index of the sink tensor among the extra tensors."""
+    """Returns the index of the sink tensor in the list of a call's extra tensors (sinks, seed, lengths, ...)."""
     return extra_index(slots, _abi.SLOT_SINKS)
 
 
@@ -176,5 +178,6 @@ def cache_stats() -> Dict[str, int]:
 
 
 def cache_clear() -> None:
-    """Removes all plans from the plan cache of PyTorch's operators. Plans in use by a run stay valid."""
+    """Removes all plans from the plan cache of PyTorch's operators. A plan that a run is using stays valid after its
+    removal."""
     library.fxa_torch_cache_clear()

@@ -29,8 +29,8 @@ def route(call: Call, q: Tensor, k: Tensor, v: Tensor, plain: bool) -> Route:
 
 @skip_frame
 def run(call: Call, q: Tensor, k: Tensor, v: Tensor, plain: Optional[bool] = None) -> Results:
-    """Returns (out, LSE, row maxima) of a call, by its route. `plain`: the result of bypass.is_plain(q, k, v), or None
-    to compute the result here."""
+    """Returns (out, LSE, row maxima) of a call, computed by the route that route() chooses. `plain`: the result of
+    bypass.is_plain(q, k, v), or None to compute the result here."""
     chosen = route(call, q, k, v, bypass.is_plain(q, k, v) if plain is None else plain)
     if chosen is direct.run:
         found = direct.run(call, q, k, v)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The score and mask arguments of attention(): FlexAttention's functions; program text with params and tensors by name;
-or callbacks (graph, score, tensors) with their tensors. ScoreArguments checks the score and mask arguments and makes a
-Call.
+or callbacks (graph, score, tensors) with their tensors. The class ScoreArguments checks the score and mask arguments
+and makes a Call, the arguments of the operators besides q, k and v.
 
-Eager calls make a ScoreArguments from the arguments of attention(). Compiled calls make a ScoreArguments from the data
-that routes/callback_script.py has recorded.
+In an eager call, the class ScoreArguments gets the arguments of attention(). In a compiled call, the class
+ScoreArguments gets the data that routes/callback_script.py has recorded.
 """
 import math
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, Union
@@ -88,8 +88,8 @@ class ScoreArguments:
 
     def call(self, q: Tensor, k: Tensor, scale: Any, config: Sequence[int], dropout_p: float,
              extras: Sequence[Tensor], mask_extra: Sequence[Any] = ()) -> Call:
-        """Returns the Call that the operators fxattn::fwd and fxattn::bwd take. `mask_extra`: operands of a mask_mod
-        that Dynamo has recorded."""
+        """Returns the Call that the operators fxattn::fwd and fxattn::bwd take. `mask_extra`: tensors and numbers that
+        a mask_mod recorded by Dynamo takes as further arguments."""
         if self.is_functions:
             traced = None if self.score_mod is None and self.mask_mod is None else trace(
                 self.score_mod, self.mask_mod, **score_attributes(q))
@@ -158,8 +158,8 @@ def _described(name: str, tensor: Any) -> Tuple[str, int]:
 
 def _call_of_text(traced: Any, scale: Any, config: Sequence[int], dropout_p: float, extras: Sequence[Tensor],
                   params: Mapping[str, Any], tensors: Mapping[str, Any], device: torch.device) -> Call:
-    """Returns the Call of a program whose params and tensors are given by name. Params may be tensors, which get
-    gradients."""
+    """Returns the Call (the operators' arguments besides q, k and v) of a program whose params and tensors are given by
+    name. Params may be tensors, which get gradients."""
     program = traced.program
     _check_names(traced, params, tensors)
     values = _named("params", params, [p.name for p in program.params], {p.name: p.default for p in program.params})

@@ -96,9 +96,10 @@ class Settings:
             self.flags |= flag
 
     def integers(self, name: str, slot: int, values: Any, flag: int = 0, count: Optional[int] = None) -> None:
-        """Adds lengths, offsets or page numbers as an int32 tensor on the device of q. `count`: the required number of
-        elements, if known. Lengths, offsets and page numbers beyond 32 bits are clamped, and the C library refuses the
-        clamped values; checking them in Python would have to read device memory."""
+        """Adds `values` (lengths, offsets or page numbers) to the extra tensors of the operators, as an int32 tensor on
+        the device of q. `count`: the required number of elements of `values`, if known. Lengths, offsets and page
+        numbers beyond 32 bits are clamped, and the C library refuses the clamped values; checking them in Python would
+        have to read device memory."""
         if values is None:
             return
         # Arrays of other libraries are copied, because a change before the backward pass would not be detected.

@@ -5,8 +5,8 @@ Models that call transformers' AttentionInterface accept the name "fxattn". Some
 AttentionInterface select the class of their attention layers from a table of names. If a model's table of attention
 layers has a class for SDPA, a subclass whose scaled_dot_product_attention is fxattn's is added to the table under the
 name "fxattn". Models that neither call AttentionInterface nor have a class for SDPA in a table of attention layers
-would ignore the name "fxattn". Creating a model that would ignore the name raises an error, as transformers raises one
-for "sdpa" and models without SDPA.
+would ignore the name "fxattn". Creating a model that would ignore the name "fxattn" raises an error; transformers
+raises a similar error for "sdpa" if a model has no SDPA.
 """
 import copy
 import functools
@@ -50,8 +50,8 @@ class _OurAttention(TorchFunctionMode):
 
 
 def _adopted(original: Any, attend: Attend) -> Any:
-    """Returns a subclass of `original`, the class for SDPA in a model's table of attention layers. The subclass
-    computes attention by fxattn."""
+    """Returns a subclass of `original` that computes attention by fxattn. `original` is the class for SDPA in a model's
+    table of attention layers."""
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original.__init__(self, *args, **kwargs)
         if hasattr(self, "config"):  # some layers compare the implementation's name in forward()
@@ -82,7 +82,8 @@ def _check_tables(name: str, model: Any, attend: Attend, is_new: bool) -> None:
 # ---- The check when a model is made ----------------------------------------------------------------------------------
 
 def _has_own_attention(model: Any) -> bool:
-    """Returns True for models that neither call AttentionInterface nor have SDPA; such models would ignore the name."""
+    """Returns True for models that neither call AttentionInterface nor have SDPA; such models would ignore the name
+    "fxattn"."""
     if getattr(model, "_supports_sdpa", False) or getattr(model.config, "model_type", None) in _OWN:
         return False
     modules = (sys.modules.get(base.__module__) for base in type(model).__mro__ if base.__module__.rpartition(".")[2]

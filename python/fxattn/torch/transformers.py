@@ -82,8 +82,9 @@ def _padding_mod(real: Tensor) -> Optional[Callable[..., Any]]:
 
 
 def _offset(value: Any, device: Any) -> Any:
-    """Returns an offset as a tensor, so that all steps of decoding use one program; an int 0 stays an int. An offset
-    that is a tensor is copied, because a static cache increments the offset in place before the mask is read."""
+    """Returns an offset of row or key indices as a tensor, so that all steps of decoding use one program; an int 0
+    stays an int. An offset of row or key indices that is a tensor is copied, because a static cache increments the
+    tensor in place before the mask is read."""
     if isinstance(value, Tensor):
         return value.to(torch.int32, copy=True)
     if isinstance(value, int) and value != 0 and not torch.compiler.is_compiling():
@@ -92,7 +93,7 @@ def _offset(value: Any, device: Any) -> Any:
 
 
 def _shifted(mod: Callable[..., Any], q_offset: Any, kv_offset: Any) -> Callable[..., Any]:
-    """Returns `mod` with the offsets added to the indices of rows and keys."""
+    """Returns the mask_mod `mod` with q_offset added to the index of the row, and kv_offset to the index of the key."""
     if isinstance(q_offset, int) and q_offset == 0 and isinstance(kv_offset, int) and kv_offset == 0:
         return mod
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + q_offset, kv_idx + kv_offset)
@@ -167,7 +168,8 @@ def _without_mask(module: Any, sizes: Tuple[int, ...], is_causal: Optional[bool]
 
 
 def _of_model_mask(mask: ModelMask, query: Tensor, key: Tensor) -> Optional[Callable[..., Any]]:
-    """Returns the mask_mod of a ModelMask. A mask of one row or one key is broadcast, as eager attention does."""
+    """Returns the mask_mod of `mask`, a ModelMask that attention_mask() has made. A mask of one row or one key is
+    broadcast, as eager attention does."""
     (rows, keys), mod = mask.seq_lengths, mask_mod_of(mask)
     sizes = (rows if query.shape[2] == rows else 1, keys if key.shape[2] == keys else 1)
     if mod is None or sizes != (rows, keys) or (rows, keys) == (query.shape[2], key.shape[2]):

@@ -29,7 +29,8 @@ def _fits(call: Call, in_dims: Sequence[Any]) -> bool:
 
 
 def _fold(size: int, dim: Any, x: Tensor) -> Tensor:
-    """Returns `x` as [V*B,...], with V = `size`. `dim` is the mapped dimension of x; None: x is expanded."""
+    """Returns `x` with the mapped dimension, of size `size`, as a part of the batch: [size * B,...]. `dim` is the index
+    of the mapped dimension of x; if it is None, x is expanded."""
     x = x.movedim(dim, 0) if dim is not None else x.expand(size, *x.shape)
     return x.reshape(size * x.shape[1], *x.shape[2:])
 
@@ -39,7 +40,7 @@ def _unfold(size: int, x: Tensor) -> Tensor:
 
 
 def _folded(size: int, batch: int, call: Call, device: Any) -> Tuple[Call, Tensor]:
-    """Returns the call with an array of coordinates for b, and this array, which gives each batch entry its original
+    """Returns (`call` with an array of coordinates for b, the array). The array gives each batch entry its original
     batch index."""
     config = [*call.config, *[0] * (ops.MAPS - len(call.config)), 0, _abi.MAP_TABLE, 0, 0, 0, 0]
     config[ops.SLOTS] |= 1 << _abi.SLOT_MAP_B
@@ -66,8 +67,8 @@ def _none_of(results: Sequence[Tensor]) -> Tuple[Tensor, ...]:
 
 def forward_batched(size: int, in_dims: Sequence[Any], call: Call, tensors: Sequence[Tensor],
                     run: Callable[..., Any] = Forward.apply) -> Tuple[Any, Any]:
-    """Returns (results with the mapped dimension, index of the mapped dimension in each result). `run` takes `call` and
-    the tensors of one call."""
+    """Returns (results with the mapped dimension, index of the mapped dimension in each result). `run` computes one
+    call without a mapped dimension: run(call, *tensors)."""
     if size == 0:
         return _none_of(run(call, *map(_empty_entry, in_dims, tensors))), (0, 0, 0)
     if not _fits(call, in_dims):
@@ -99,9 +100,9 @@ def backward_batched(size: int, in_dims: Sequence[Any], call: Call, want: List[i
 
 
 def _has_level(level: int, x: Tensor) -> bool:
-    """Returns True if the older vmap has wrapped `x` at `level`. _has_level() removes `level` from `x` twice, for a
-    mapped size of 0 and of 1, and compares the results: a tensor that lacks the level is expanded to the mapped size,
-    so the two results differ."""
+    """Returns True if the older vmap has wrapped `x` at `level`, the number of a vmap in a nest of vmaps. _has_level()
+    removes `level` from `x` twice, for a mapped size of 0 and of 1, and compares the results: a tensor that lacks the
+    level is expanded to the mapped size, so the two results differ."""
     return torch._remove_batch_dim(x, level, 0, 0).shape[0] == torch._remove_batch_dim(x, level, 1, 0).shape[0]
 
 

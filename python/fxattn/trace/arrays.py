@@ -2,12 +2,12 @@
 """Small arrays of traced values: a View is a captured tensor that is indexed lazily, and a Vec is an array of computed
 elements.
 
-`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a view of the tensor with traced
-indices at some dimensions. Slices, ints and new axes are applied by the library of the tensor, which keeps strides and
-autograd. A View with an index at every dimension becomes a load. A View (a captured tensor with traced indices) that is
-an operand of arithmetic becomes one load for each element, and the arithmetic is unrolled over at most MAX_ELEMENTS
-elements. A Vec (an array of computed elements) has at most MAX_HELD elements. indexing.py implements `x[...]` of View
-and Vec."""
+`bias[b][h, q]` and `table[q, :, 0:3]` index a captured tensor step by step. A View is a view of a captured tensor, with
+traced indices at some dimensions. Slices, ints and new axes are applied by the library of the tensor, which keeps
+strides and autograd. A View with an index at every dimension becomes a load. A View (a captured tensor with traced
+indices) that is an operand of arithmetic becomes one load for each element, and the arithmetic is unrolled over at most
+MAX_ELEMENTS elements. A Vec (an array of computed elements) has at most MAX_HELD elements. indexing.py implements
+`x[...]` of View and Vec."""
 import itertools
 from operator import index as as_int
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
@@ -136,7 +136,7 @@ Operand = Union[Sym, Vec, View, Any]
 # ---- conversions to Vec and back
 
 def vec(rec: Recording, x: Any) -> Vec:
-    """Returns an operand as a Vec; a scalar becomes a Vec of rank 0."""
+    """Returns an operand as a Vec (an array of traced values); a scalar becomes a Vec of rank 0."""
     kind = type(x)
     if kind is Vec:
         return x
@@ -154,7 +154,7 @@ def vec(rec: Recording, x: Any) -> Vec:
 
 
 def value(x: Vec) -> Any:
-    """Returns the scalar of a Vec of rank 0; any other Vec is returned unchanged."""
+    """Returns the scalar in a Vec (an array of traced values) of rank 0; any other Vec is returned unchanged."""
     return x if x.shape else x.elements[0]
 
 
@@ -214,8 +214,8 @@ def expanded(x: Vec, shape: Shape) -> List[Sym]:
 
 
 def elementwise(fn: Callable[..., Sym], rec: Recording, operands: Sequence[Any], **rest: Any) -> Any:
-    """Applies `fn`, an operation on scalars, to each element of the broadcast operands. Returns a Vec, or a scalar if
-    all operands are scalars."""
+    """Applies `fn`, an operation on scalars, to each element of the broadcast operands. Returns a Vec (an array of
+    traced values), or a scalar if all operands are scalars."""
     if not any(map(is_wide, operands)):
         return fn(rec, *[x if x is None else scalar(rec, x) for x in operands], **rest)
     rows = [None if x is None else vec(rec, x) for x in operands]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes lower and upper bounds of the ints of a trace from the sizes of the call. The bounds prove that an index is
-in bounds or that a 64-bit int fits into 32 bits. The interval of an int may be too wide, never too narrow."""
+in bounds or that a 64-bit int fits into 32 bits. The computed interval of an int may be wider than the range of its
+values, never narrower."""
 from typing import Callable, Dict, Tuple
 
 from .. import _abi

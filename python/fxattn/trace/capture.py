@@ -23,8 +23,8 @@ _DEEPEST = 6
 
 def _make_class(numpy: Any) -> type:
     class Captured(numpy.ndarray):  # type: ignore[misc]
-        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None if the Captured is a
-        slice of the user's array."""
+        """A view of a NumPy array whose indexing is traced. `original` is the user's array; None for a slice of the
+        user's array."""
 
         original = None
 
@@ -60,8 +60,8 @@ def wrapped_arrays(mod: Any) -> Any:
 
 def _wrap(value: Any, done: Dict[int, Any], depth: int) -> Any:
     """Returns a copy of a value in which arrays are wrapped; returns the value itself if the value contains no array.
-    `done` maps the id of each visited object to the result for the object; the traced function keeps visited objects
-    alive."""
+    `done` maps the id of each visited object to the copy of the object, or to the object itself if it contains no
+    array. The ids stay valid, because the traced function keeps visited objects alive."""
     numpy = sys.modules["numpy"]
     if isinstance(value, numpy.ndarray):
         return _wrapped_array(value)

@@ -117,8 +117,8 @@ def logaddexp2(rec: Recording, x: Any, y: Any) -> Sym:
 
 
 def _times_log(rec: Recording, x: Any, y: Sym, log_of: Sym) -> Sym:
-    """Returns x * log_of, where log_of is a logarithm of y. The product x * log_of is 0 where x is 0, and NaN where y
-    is NaN."""
+    """Returns x * log_of, where log_of is a logarithm of y. The product of x and the logarithm of y is 0 where x is 0,
+    also for an infinite logarithm, and NaN where y is NaN."""
     wild = ops.logical_not(rec, functions.isfinite(rec, log_of))
     at_zero = ops.logical_and(rec, EQ(rec, x, k(rec, 0.0)), wild)
     result = choose(rec, at_zero, k(rec, 0.0), mul(rec, x, log_of))

@@ -29,7 +29,7 @@ attach_all()
 class Traced(NamedTuple):
     """The result of a trace: a program, its captured arrays (`tensors`) and its numbers (`params`), in the program's
     order. `bprop`, `bprop_tensors` and `bprop_params` are the program, arrays and numbers of a user-written backward.
-    The function known() also sets `text`, the program's text, and `floats`, which is `params` if all params are
+    In a Traced that known() returns, `text` is the program's text, and `floats` is `params` if all params are
     floats."""
 
     program: Program
@@ -61,7 +61,7 @@ def trace(score_mod: Source = None, mask_mod: Source = None, *, style: str = "fl
     `style`: "flex" for score_mod(score, b, h, q, kv) and mask_mod(b, h, q, kv), as in FlexAttention; "graph" for
         score_mod(graph, score, tensors) and score_mod_bprop(graph, dscore, tensors), as in Transformer Engine and
         cuDNN's frontend, with a mask_mod of FlexAttention.
-    `score_mod, mask_mod`: functions of the style, program text or a Program.
+    `score_mod, mask_mod`: functions with the arguments that `style` states, program text or a Program.
     `score_extra, mask_extra`: further arguments of the functions of style "flex"; numbers among them become params.
     `tensors, bprop_tensors`: dictionaries passed to the callbacks of style "graph".
     `shape`: (batch, heads, rows, keys), the shape of the scores, to which `tensors` must broadcast.
@@ -162,7 +162,7 @@ class _Flex:
     def run(self, rec: Recording, mod: Callable[..., Any], inputs: Sequence[Tuple[int, int]],
             extra: Sequence[Any]) -> Any:
         """Calls the function `mod` on symbols by the route by which it was traced before, and by other routes after an
-        error. Returns the result of the function."""
+        error. Returns the result of `mod`."""
         kind = _kind_of(mod)
         kind = kind and (*kind, self.sizes is None)  # with sizes (a call from JAX) another route may be needed
         route = self.routes.get(kind) or ("jax" if self.sizes is not None and mentions_jax(mod) else "plain")

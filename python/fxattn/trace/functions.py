@@ -35,7 +35,7 @@ def is_double(rec: Recording) -> bool:
 
 
 def of_float(op: int) -> Callable[[Recording, Any], Sym]:
-    """Returns a Python function that records the operation `op` of the program language, which maps a float to a
+    """Returns a Python function that records `op`, an operation of the program language that maps a float to a
     float."""
     return lambda rec, x: Sym(rec, rec.emit(op, node(rec, x, FLOAT)), FLOAT)
 
@@ -306,8 +306,8 @@ def angle(rec: Recording, x: Any) -> Sym:
 
 
 def ldexp(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns x * 2^y. As in NumPy, x is multiplied by 2^(y/2) twice, so that an overflow of 2^y alone has no
-    effect."""
+    """Returns x * 2^y. For torch, x is multiplied by 2^y. For NumPy, x is multiplied by 2^h and by 2^(y - h), where h
+    is floor(y / 2), so that an overflow of 2^y alone has no effect."""
     x, y = real(rec, x), real(rec, y)
     if rec.lib == "torch":
         return ops.mul(rec, x, exp2(rec, y))

@@ -213,7 +213,8 @@ class Graph:
 
 
 def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]]) -> Node:
-    """Returns a tensor or number of the user as a Node. Numbers become params; arrays are broadcast over the scores."""
+    """Returns a tensor or number of the user as a Node. A number of the user becomes a param; a tensor is broadcast
+    over the scores."""
     if isinstance(value, Node):
         return value
     if library_of(value) is not None:
@@ -231,8 +232,9 @@ def given(rec: Recording, name: str, value: Any, shape: Optional[Sequence[int]])
 
 def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[int]]) -> Sym:
     """Returns the element of an array for the (query, key) pair of the score. The loaded array broadcasts to [batch,
-    heads, rows, keys]: dimensions are aligned at the right, size 1 repeats. The indices of row and key are storage
-    indices, independent of q_start and alignment."""
+    heads, rows, keys]: dimensions are aligned at the right, size 1 repeats. Unless the call computes a part of the
+    scores, the array is indexed by the index of the row in q and of the key in k, whatever q_start and the alignment
+    are."""
     if array.ndim > 4:
         refuse("%s has shape %s; at most 4 dimensions, [batch, heads, rows, keys], are accepted"
                          % (name, tuple(array.shape)))
@@ -249,7 +251,7 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 def _place(rec: Recording, axis: int) -> int:
     """Returns the node of the index with which arrays are read along an axis of the scores. In a step of ring
     attention, arrays are indexed by the positions in the entire sequence: k for keys, and q for rows. If bottom-right
-    alignment has added k_len - q_len to q, the row index is q - (k_len - q_len)."""
+    alignment has added k_len - q_len to q, arrays are indexed by q - (k_len - q_len) for rows."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:

@@ -43,9 +43,8 @@ def _read(rec: Recording, base: Any, left: Sequence[Optional[Sym]]) -> Any:
 
 def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]]) -> Tuple[List[Any], List[Any]]:
     """Splits an index into two lists (static, left): `static`, which the tensor's library applies, and `left`, the
-    traced indices that remain. `static` is a key for the library of the tensor, with `:` in place of traced indices.
-    `left` has one item for each dimension of tensor[static]: the traced index of the dimension (Sym or Vec), or
-    None."""
+    traced indices that remain. In the list `static`, `:` stands in place of each traced index. The list `left` has one
+    item for each dimension of the result of tensor[static]: the traced index of the dimension (Sym or Vec), or None."""
     static: List[Any] = []
     left: List[Any] = []
     rest = iter(items)
@@ -71,7 +70,7 @@ def _split(rec: Recording, items: Sequence[Any], fixed: Sequence[Optional[Sym]])
 
 def _spelled_out(key: Any, free: int, base: Any, lib: str) -> List[Any]:
     """Returns the parts of the index `key` of an expression t[key], with `...` replaced by full slices. A list with
-    traced values is split like a tuple if the library is torch, as torch itself does."""
+    traced values as the index of a tensor of torch is split like a tuple, as torch itself does."""
     as_tuple = isinstance(key, tuple) or type(key) is list and recording_of(key) is not None and lib == "torch"
     items = list(key) if as_tuple else [key]
     given = sum(x is not None and x is not Ellipsis for x in items)
@@ -108,9 +107,10 @@ def _index_value(rec: Recording, item: Any) -> Sym:
 
 
 def _gather(rec: Recording, left: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
-    """Calls `read` for each element of the array indices in `left`, and returns the results. As in torch and NumPy, the
-    dimensions of the array indices replace the indexed dimensions if the indexed dimensions are adjacent; otherwise the
-    dimensions of the array indices come first. NumPy counts a scalar index as an array index, and torch does not."""
+    """If some indices in the list `left` are arrays, calls read(indices) once for each element of these arrays, with
+    the element in place of its array, and returns the results as one array. As in torch and NumPy, the dimensions of
+    the array indices replace the indexed dimensions if the indexed dimensions are adjacent; otherwise the dimensions of
+    the array indices come first. NumPy counts a scalar index as an array index, and torch does not."""
     wide = [d for d, x in enumerate(left) if type(x) is Vec]
     shape = broadcast([left[d].shape for d in wide])
     columns = {d: [_index_value(rec, x) for x in expanded(left[d], shape)] for d in wide}

@@ -172,7 +172,7 @@ class _Player:
         return with_rule(self, equation, operands, self.values(equation, operands))
 
     def along(self, closed: Any, arguments: Sequence[Any]) -> List[Any]:
-        """Evaluates the tangent jaxpr of an equation (rules.py). The constants of the jaxpr get no gradient."""
+        """Evaluates the tangent jaxpr of an equation (rules.py). The constants of a tangent jaxpr get no gradient."""
         self.along_rule = True
         try:
             return self.play(closed.jaxpr, [stopped(self.rec, x) for x in closed.consts], arguments)
@@ -311,8 +311,8 @@ def _is_jax_numpys(equation: Any) -> bool:
 
 
 def _primitives(closed: Any) -> List[str]:
-    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Primitives that convert types are omitted,
-    because conversions depend on weak types."""
+    """Returns the primitives of a jaxpr and of its nested jaxprs, in order. Primitives that convert types are left out
+    of the list, because conversions depend on weak types."""
     found: List[str] = []
     for equation in getattr(closed, "jaxpr", closed).eqns:
         inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")

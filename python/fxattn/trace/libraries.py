@@ -100,8 +100,8 @@ def storage_of(array: Any) -> Tuple[Any, int, int, int]:
 
 
 def plain_number(value: Any) -> Any:
-    """Returns a number as a Python bool, int or float; None for a value that is no number. NumPy scalars, enums and
-    subclasses of Python's numbers are numbers."""
+    """Returns a number as a Python bool, int or float; None for a value that is no number. NumPy scalars and instances
+    of subclasses of Python's int and float (such as IntEnum) count as numbers."""
     if type(value) is bool:
         return value
     if isinstance(value, int):

@@ -2,9 +2,10 @@
 """Finds the float literals in the source of a function. Float literals become constants of the program. Floats from
 closures, globals, attributes and defaults become params, so that a new value needs no new program.
 
-CPython pushes the constant object itself, so a float is a literal if it is the same object as a constant of the code.
-The float of a closure may be the same object as a literal of equal value in the module of the function. If the float of
-a closure is mistaken for a literal, a new value of the float needs a new program; results are correct all the same."""
+CPython pushes the constant object itself, so a float is a literal if it is the same object as a constant of the code. A
+float of a closure may be mistaken for a literal, because it may be the same object as a literal of equal value in the
+module of the function. If the float of a closure is mistaken for a literal, a new value of the float needs a new
+program; results are correct all the same."""
 import functools
 import struct
 import types

@@ -29,8 +29,8 @@ class RunInt(int):
 
 
 def scalar(rec: Recording, x: Any) -> Any:
-    """Returns an operand as a Sym or a Python bool, int or float. Numbers of other libraries and captured tensors of
-    rank 0 are converted; any other value raises an error."""
+    """Returns an operand as a Sym or a Python bool, int or float. A number of another library becomes a Python number
+    or a Sym, a captured tensor of rank 0 becomes a Sym, and any other value raises an error."""
     kind = type(x)
     if kind is Sym:
         return x if x.rec is rec else moved(rec, x)
@@ -227,8 +227,8 @@ def power_by_squares(rec: Recording, x: Any, exponent: int, kind: int) -> Sym:
 
 
 def _power_of_exponent(rec: Recording, x: Any, y: Sym, kind: int) -> Sym:
-    """Returns x to the power of a traced int y, computed from the bits of y. As in torch, the power is 0 if y is
-    negative and x is neither 1 nor -1."""
+    """Returns x to the power of a traced int y, computed from the bits of y. As in torch, a negative power of an int x
+    is 0 unless x is 1 or -1."""
     if y.ty == BOOL:
         return choose(rec, y, x, Sym(rec, rec.integer(1), kind))
     bits = {U8: 8, I8: 7, I16: 15, INT: 31}[y.ty]
@@ -320,8 +320,9 @@ def _shift_operands(rec: Recording, x: Any, y: Any) -> Tuple[int, int, int]:
 
 
 def _shift(rec: Recording, x: Any, y: Any, op: int) -> Sym:
-    """Returns x shifted by y. If y is outside 0..31, a left shift returns 0, and a right shift returns -1 for negative
-    x, else 0, as in torch and NumPy. The shifts of the program language itself take the shift count modulo 32."""
+    """Returns x shifted by y. If the shift count y is outside 0..31, a left shift returns 0, and a right shift returns
+    -1 for negative x, else 0, as in torch and NumPy. The shifts of the program language itself take the shift count
+    modulo 32."""
     kind, value, count = _shift_operands(rec, x, y)
     at = rec.emit(op, value, count)
     if type(y) is Sym or not 0 <= y < 32:

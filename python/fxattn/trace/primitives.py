@@ -100,10 +100,11 @@ _FILL, _PROMISED = "FILL_OR_DROP", "PROMISE_IN_BOUNDS"
 
 def _inside(player: Any, at: Any, size: Any, mode: str = "", room: int = 1,
             unsigned: bool = False) -> Tuple[Sym, Optional[Sym]]:
-    """Returns (index, inside): the first index of `room` elements, which start at `at`, in a dimension of `size`; and
-    whether the elements are in bounds. The index is clamped as in JAX, except if the mode is _FILL. In the modes _FILL
-    and _PROMISED, `inside` is True where `at` is in bounds; in other modes `inside` is None. An index that is proven to
-    be in bounds is returned unchanged, with None as `inside`."""
+    """Returns (index, inside) for an access to `room` consecutive elements of a dimension of size `size`, from index
+    `at` on: the first index to read, and whether the elements are in bounds. The returned index is clamped as in JAX,
+    except if the gather mode is _FILL. In the gather modes _FILL and _PROMISED, `inside` is True where `at` is in
+    bounds; in other modes `inside` is None. An index that is proven to be in bounds is returned unchanged, with None as
+    `inside`."""
     rec = player.rec
     at = ops.as_sym(rec, player.traced(at))
     bound: Any = size - room

@@ -44,8 +44,8 @@ class Unsure(Exception):
 
 class Recipe:
     """What a code object reads: `names` has the names of globals, and `attributes` the names of attributes. `unknown`
-    has the attributes that may read state of a tensor or of an object. `straight` is True if the code has no branch and
-    no call that reads a value."""
+    is the subset of `attributes` that may read state of a tensor or of an object. `straight` is True if the code has no
+    branch and no call that reads a value."""
 
     __slots__ = ("names", "attributes", "unknown", "straight")
 
@@ -102,7 +102,7 @@ def builtins_of(function: types.FunctionType) -> Dict[str, Any]:
 # ---- Instructions ----------------------------------------------------------------------------------------------------
 
 class _Role(enum.Enum):
-    """Classes of instructions: what _look_through does with an instruction depends on the class of the instruction."""
+    """Classes of bytecode instructions, by which _look_through() decides what an instruction may read."""
 
     NONE, ATTRIBUTE, GLOBAL, CONSTANT, BRANCH, STORE = range(6)
 

@@ -170,8 +170,8 @@ class _Reader:
             raise Unsure
 
     def place(self, value: Any, among: List[Any]) -> None:
-        """Adds the index of an array in `among` to the key; for an array that `among` lacks, adds None to the key and
-        appends the array to `among`."""
+        """Adds the index of the array `value` in the list `among` to the cache key; if the list lacks the array, adds
+        None to the cache key and appends the array to the list."""
         found = next((at for at, other in enumerate(among) if other is value), None)
         self.parts.append(found)
         if found is None:
@@ -259,7 +259,7 @@ def _jax_names(jax: Any) -> FrozenSet[str]:
 
 
 class Lookup:
-    """A lookup in the trace cache: as a key, the values that the functions read now; and the tensors that the
+    """A lookup in the trace cache. `key` has the values that the functions read now, and `tensors` the tensors that the
     functions reach. `as_objects` is True if the tensors are compared by identity (arrays of JAX)."""
 
     __slots__ = ("key", "tensors", "as_objects")

@@ -79,8 +79,8 @@ def _name(equation: Any) -> str:
 
 
 def _tangent(equation: Any, moving: Sequence[int], floats: Sequence[int]) -> Any:
-    """Returns a jaxpr whose inputs are all operands and the tangents of the operands `moving`, and whose outputs are
-    the tangents of the results `floats`."""
+    """Returns the jaxpr of the tangents of an equation. The inputs of the jaxpr are all operands, then the tangents of
+    the operands with the indices `moving`; the outputs are the tangents of the results with the indices `floats`."""
     jax = sys.modules["jax"]
     shapes = [_shape(jax, atom.aval) for atom in equation.invars]
 

@@ -206,7 +206,7 @@ def h_cumsum(rec: Recording, x: Any, dim: int = 0, **rest: Any) -> Any:
 
 
 def same(rec: Recording, x: Any, *args: Any, **rest: Any) -> Any:
-    """Returns x. Handler of all functions that do not change the value."""
+    """Returns x. The handler of all torch and NumPy functions that return a traced value unchanged."""
     return x
 
 

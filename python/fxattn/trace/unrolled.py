@@ -130,8 +130,8 @@ def _running(fn: Callable[..., Sym]) -> Handler:
 
 
 def _exchanged(rec: Recording, parts: Sequence[List[Any]], column: List[int], keys: int, down: bool) -> None:
-    """Sorts the elements at the indices `column` of each list in `parts`, in place. The first `keys` lists are the sort
-    keys, `down` selects descending order, and elements with equal keys keep their order."""
+    """Sorts the elements at the indices `column` of each list in `parts`, in place. The first `keys` lists of `parts`
+    are the sort keys, `down` selects descending order, and elements with equal keys keep their order."""
     for done in range(len(column) - 1, 0, -1):
         for n in range(done):
             at, then = column[n], column[n + 1]

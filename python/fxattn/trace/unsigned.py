@@ -45,8 +45,8 @@ _BELOW = _compared(_abi.OP_LT)
 
 
 def _quotient(rec: Recording, x: Any, y: Any) -> Sym:
-    """Returns the unsigned quotient x / y. The half x / 2 fits a signed int, and 2 * (x / 2 / y) is the quotient or the
-    quotient minus one. If y is 2^31 or more, the quotient is 0 or 1."""
+    """Returns the quotient x / y of two unsigned 32-bit ints. The half x / 2 fits a signed int, and 2 * (x / 2 / y) is
+    the quotient or the quotient minus one. If the unsigned y is 2^31 or more, the quotient x / y is 0 or 1."""
     half = ops.bit_and(rec, ops.shift_right(rec, x, 1), _REST)
     near = ops.shift_left(rec, ops.floordiv(rec, half, y), 1)
     rest = ops.sub(rec, x, ops.mul(rec, near, y))

@@ -136,7 +136,7 @@ class _Writer:
         self.tensors.append((name, tensor))
 
     def taken(self) -> None:
-        """Adds a condition for each attribute that the functions may read from modules."""
+        """Adds a condition to the guard for each attribute that the functions may read from modules."""
         for module in self.modules:  # grows meanwhile
             held = module.__dict__
             get = self.constant(held.get)

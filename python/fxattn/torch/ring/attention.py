@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ring_attention: checks its arguments, makes a Call, compares the arguments with those of the other processes, and
-runs the forward and backward pass."""
+"""ring_attention: checks its arguments, collects the arguments of the operators in a Call, compares the arguments with
+those of the other processes, and runs the forward and backward pass."""
 import hashlib
 from typing import Any, List, Literal, Optional, Tuple, Union, overload
 
@@ -33,7 +33,8 @@ def _hash_of(content: Any) -> int:
 
 
 def _ints_of(q: Tensor, k: Tensor, v: Tensor, order: str, call: Call, seed: Optional[int]) -> List[int]:
-    """Returns the list of ints that this process sends to all others before the call."""
+    """Returns the list of ints that this process sends to all other processes, which compare their arguments before the
+    ring starts."""
     shapes = [(t.dtype, tuple(t.shape)) for t in (*call.tensors, *call.extras)]
     settings = call.program, list(call.ints), list(call.floats), list(call.config), shapes, seed
     inputs = (q, k, v, *call.all_tensors()) if torch.is_grad_enabled() else ()
@@ -73,8 +74,9 @@ def _builtin_masks(device: Any, is_causal: bool, window: Window, bottom_right: b
 
 def _extras(q: Tensor, sinks: Optional[Tensor], dropout_p: float, seed: Optional[int], bounds_check: bool
             ) -> Tuple[List[int], List[Tensor]]:
-    """Returns, for sinks and dropout, the ints of `config` (flags, and the slots in use) and the extra tensors of
-    fxattn::fwd and fxattn::bwd; with dropout, the seed is the last extra tensor."""
+    """Returns (ints, extra tensors) for the arguments of fxattn::fwd and fxattn::bwd: the ints begin `config` and are
+    the flags and, if there are extra tensors, a bit set of their kinds; the extra tensors are the sinks and the seed of
+    dropout, if given."""
     flags, slots, extras = _abi.RETURN_LSE | (_abi.BOUNDS_CHECK if bounds_check else 0), 0, []
     if sinks is not None:
         if not isinstance(sinks, Tensor):
@@ -148,8 +150,9 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
     `score_mod, mask_mod`: FlexAttention's functions, or program text or a Program with `params` and `tensors` by name;
         the same on all processes. Functions and programs get the positions q and k in the entire sequence.
     `scale`: the factor of Q K^T, by default 1 / sqrt(D).
-    `is_causal, window`: built-in masks. Pairs with k <= q are attended with is_causal, and those with q - left <= k <=
-        q + right with window=(left, right), where None or -1 means unlimited.
+    `is_causal, window`: built-in masks, for positions q and k in the entire sequence. Pairs with k <= q are attended
+        with is_causal, and those with q - left <= k <= q + right with window=(left, right), where None or -1 means
+        unlimited.
     `bottom_right`: aligns the built-in masks to the last row and key of the entire sequence.
     `sinks`: [H], a learned score per query head.
     `dropout_p, seed`: dropout drops the pairs that a single process would drop with this seed. Without `seed`, a seed
@@ -158,9 +161,9 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, score_mod: Mod = None, mask_
         captured tensor reads 0.
 
     Each process has a copy of sinks and of the captured tensors. The gradients of sinks and captured tensors are summed
-    over the group, so that each copy gets the gradient of the entire sequence. Gradients of q, k and v are those of
-    this process's parts. All processes of the group must make the call and run its backward pass. Arguments that differ
-    between processes raise ArgumentError on all processes.
+    over the group, so that each copy gets the gradient of the entire sequence. The gradients of q, k and v are the
+    gradients of this process's parts. All processes of the group must call ring_attention and run its backward pass.
+    Arguments that differ between processes raise ArgumentError on all processes.
     """
     ring = Ring(group_of((q, k, v), group))
     try:

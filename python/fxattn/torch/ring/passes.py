@@ -42,8 +42,9 @@ def merge_(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 
 
 class RingFunction(torch.autograd.Function):
-    """The autograd Function that runs a ring. Takes (ring, call, q, k, v, *tensors of the call), where `call` itself
-    has no tensors, and returns (out, lse in f64)."""
+    """The autograd Function that runs the forward and backward pass of ring_attention. Takes (ring, call, q, k, v,
+    *tensors of the call), where `call`, a Call, has the other arguments of the operators and no tensors, and returns
+    (out, lse in f64)."""
 
     @staticmethod
     def forward(ctx: Any, ring: Ring, call: Call, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Any:
@@ -92,8 +93,8 @@ class RingFunction(torch.autograd.Function):
 
 
 def _tensors_of(call: Call, step: int, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Returns the captured and extra tensors that fxattn::fwd and fxattn::bwd take in `step`. The sink, which is the
-    first extra tensor, is included in step 0 only."""
+    """Returns the captured tensors and the extra tensors (such as sinks) that fxattn::fwd and fxattn::bwd take in step
+    `step` of the ring. The sink, which is the first extra tensor, is included in step 0 only."""
     if step > 0 and call.field(ops.SLOTS) >> _abi.SLOT_SINKS & 1:
         first = len(call.tensors)
         return [*tensors[:first], *tensors[first + 1:]]
@@ -101,14 +102,14 @@ def _tensors_of(call: Call, step: int, tensors: Sequence[Tensor]) -> Sequence[Te
 
 
 def _arguments(ring: Ring, call: Call, step: int, tensors: Sequence[Tensor]) -> Tuple[Any, ...]:
-    """Returns the arguments of fxattn::fwd in `step`, after q, k and v."""
+    """Returns the arguments of fxattn::fwd, after q, k and v, in step `step` of the ring."""
     return ring.call_of(call, step).arguments(_tensors_of(call, step, tensors))
 
 
 def _gradients(ring: Ring, call: Call, inputs: Sequence[Tensor], out: Tensor, lse: Tensor, grads: Sequence[Tensor],
                want: Sequence[int]) -> Dict[int, Tensor]:
-    """Returns a dictionary from values of `want` to gradients: for q, k and v the gradients of this process's parts;
-    for all other tensors the sum over the processes."""
+    """Returns a dictionary from the codes in `want`, which name inputs, to the gradients of these inputs: for q, k and
+    v the gradients of this process's parts; for all other tensors the sum over the processes."""
     q, rest, part = inputs[0], inputs[3:], list(inputs[1:3])
     moving = [one for one in want if one in (ops.WANT_K, ops.WANT_V)]
     total: Dict[int, Tensor] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of a ring_attention call: what they agree on before the call, and the transfers between neighbours.
 
-Each process sends its part of K and V to the next process; process P - 1 sends its part to process 0.
+Each process sends its part of K and V to the next process; the last process sends its part to process 0.
 """
 import contextlib
 from typing import Any, Iterator, List, Optional, Sequence
@@ -41,7 +41,7 @@ class Ring:
         self.has_work: Sequence[bool] = ()  # [steps] False: the mask leaves no pair in this step
 
     def source(self, step: int) -> int:
-        """Returns the process whose keys this process has in `step`."""
+        """Returns the process whose keys this process has in step `step` of the ring."""
         return (self.rank - step) % self.size
 
     def agree(self, own: Sequence[int], device: Any) -> List[List[int]]:
@@ -64,8 +64,8 @@ class Ring:
         return lists
 
     def report(self, error: Optional[Exception], device: Any) -> None:
-        """Reports whether this process failed (`error`) to all processes. If any process failed, this process raises
-        `error`, or an ArgumentError with the names of the failed processes if `error` is None."""
+        """Reports to all processes whether this process failed: `error` is its error or None. If any process failed,
+        this process raises `error`, or an ArgumentError with the names of the failed processes if `error` is None."""
         try:
             self.agree([error is not None] + [0] * (N_INTS - 1), device)
         except ArgumentError:
@@ -82,7 +82,7 @@ class Ring:
 
     def call_of(self, call: Call, step: int) -> Call:
         """Returns the Call (the arguments besides q, k and v), without tensors, for step `step` of the ring. The Call
-        has the positions of the rows and keys of the step, and has the sink in step 0 only."""
+        contains the positions of the rows and keys that step `step` uses, and the sink in step 0 only."""
         config = [*call.config, *[0] * (ops.WIDE - len(call.config)), 1]
         config[ops.Q_LEN], config[ops.K_LEN] = self.rows.total, self.keys.total
         if step > 0:

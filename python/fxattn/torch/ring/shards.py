@@ -2,12 +2,12 @@
 """The shards of a sequence on the P processes of a group: the positions of local rows and keys, and a check whether a
 mask leaves any pair between the rows of one process and the keys of another.
 
-* contiguous: process r has the r-th part. With the order "contiguous", the parts of the processes may have different
-  lengths.
+* contiguous: process r has the r-th part of the sequence. With the order "contiguous", the parts of the processes may
+  have different lengths.
 * zigzag: the sequence has 2 * P chunks; process r has the r-th chunk and the r-th from the end, so that causal masks
   give all processes the same work. With the order "zigzag", the parts of all processes have the same, even length.
-* striped: process r has positions r, r + P, r + 2 * P, ... With the order "striped", the lengths of the parts differ by
-  at most one; earlier processes have the longer parts.
+* striped: process r of P processes has positions r, r + P, r + 2 * P, ... With the order "striped", the lengths of the
+  parts differ by at most one; earlier processes have the longer parts.
 """
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -60,7 +60,7 @@ class Shards:
 
     def map_of(self, which: int, rank: int) -> List[int]:
         """Returns the ints to append to `config` (torch_call.h has its layout) that map each local row or key index of
-        process `rank` to its position in the entire sequence. `which`: QUERIES or KEYS."""
+        process `rank` to its position in the entire sequence. `which` selects the rows (QUERIES) or the keys (KEYS)."""
         segments = self.segments(rank)
         if len(segments) == 1:
             return [which, _abi.MAP_AFFINE, 0, segments[0].base, segments[0].step, 0]
@@ -69,9 +69,9 @@ class Shards:
 
 
 class Mask:
-    """The mask of a program, for checks whether any pair of two processes' shards is attended. A Mask serves one call,
-    because it depends on the values of params. A Mask does not depend on captured tensors: it assumes that their
-    elements may have any value."""
+    """The mask of a program, for checks whether any row of one process attends to a key of another process. An object
+    of this class serves one call, because it depends on the values of params. Captured tensors are not read: their
+    elements are assumed to have any value."""
 
     def __init__(self, text: str, params: Optional[Sequence[float]], batch: int, heads: int, rows: Shards,
                  keys: Shards) -> None:

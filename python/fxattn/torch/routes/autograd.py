@@ -2,7 +2,8 @@
 """The autograd route: the operators fxattn::fwd and fxattn::bwd as autograd Functions.
 
 The autograd Function Forward runs fxattn::fwd. The gradients of Forward are computed by run_backward(), which runs
-fxattn::bwd; with create_graph=True, the autograd Function Backward runs fxattn::bwd, and the call is recorded.
+fxattn::bwd; with create_graph=True, the autograd Function Backward runs fxattn::bwd, so that autograd records this call
+of fxattn::bwd.
 
 The autograd Functions define setup_context(), because functorch requires it. The tensors of a Call are inputs of the
 Functions, so that autograd computes gradients of captured tensors, of sinks and of params given as tensors, and detects
@@ -49,8 +50,8 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
 
 def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
                  grads: Sequence[Tensor], want: Sequence[int]) -> Sequence[Tensor]:
-    """Returns the gradients that `want` lists, computed by a run that autograd does not record. `tensors`: the tensors
-    that were taken out of the Call by without_tensors(); `call` has no tensors."""
+    """Returns the gradients of the inputs whose codes are in `want`, computed by a run that autograd does not record.
+    `tensors`: the tensors that without_tensors() took out of the Call; `call` itself has no tensors."""
     arguments = (q, k, v, *call.arguments(tensors), out, lse, grads, want)
     made = bypass.backward(*arguments)
     if made:
@@ -65,7 +66,8 @@ def run_backward(call: Call, tensors: Sequence[Tensor], q: Tensor, k: Tensor, v:
 
 def needed_gradients(needs: Sequence[bool], call: Call, first: int) -> Tuple[int, ...]:
     """Returns the list `want` for the backward operator: a code for each input that needs a gradient. `needs` has one
-    bool for each input: q, at index `first`, then k, v, tensors, extras, scalars."""
+    bool for each input of an autograd Function: that of q at index `first`, then those of k, v, tensors, extras and
+    scalars."""
     if needs[first] and needs[first + 1] and needs[first + 2]:
         want: Tuple[int, ...] = WANT_QKV
     else:
@@ -82,8 +84,8 @@ def needed_gradients(needs: Sequence[bool], call: Call, first: int) -> Tuple[int
 
 
 def input_of(one: int, call: Call) -> int:
-    """Returns the index, in the list (q, k, v, tensors, extras, scalars), of the input whose gradient is `one`, a value
-    of `want`."""
+    """Returns the index, in the list (q, k, v, tensors, extras, scalars), of the input whose code in `want` is
+    `one`."""
     if one <= ops.WANT_V:
         return one
     if one == ops.WANT_SINK:
@@ -122,9 +124,9 @@ def _modes_on() -> Iterator[None]:
 
 
 def _outer_levels() -> ContextManager[None]:
-    """Returns a context for the body of Function.forward, which enables reverse and forward mode. PyTorch disables
-    reverse and forward mode in Function.forward(), so that in nested functorch transforms the outer transforms would
-    treat the result as a constant."""
+    """Returns a context that enables reverse-mode and forward-mode differentiation in the body of Function.forward().
+    PyTorch disables reverse and forward mode in Function.forward(), so that in nested functorch transforms the outer
+    transforms would treat the result as a constant."""
     return _modes_on() if has_transforms() else NO_CONTEXT
 
 

@@ -89,7 +89,8 @@ def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def forward(*arguments: Any) -> Sequence[Tensor]:
     """Calls fxattn::fwd with (q, k, v, *Call.arguments(), expected). Returns out, and LSE and row maxima if requested;
-    or an empty tuple if this route cannot run and the caller must call fxattn::fwd. Requires is_plain(q, k, v).
+    or an empty tuple if the call cannot bypass the dispatcher and the caller must call fxattn::fwd. Requires
+    is_plain(q, k, v).
     `expected`: ints that state what the C function must find in q, k and v: alike shapes and dtypes, and the sizes and
         device of the mask."""
     return ()
@@ -117,8 +118,9 @@ _nothing = {dtype: torch.empty(0, dtype=dtype, device="cpu") for dtype in (torch
 
 def backward(*arguments: Any) -> Sequence[Tensor]:
     """Calls fxattn::bwd with (q, k, v, *Call.arguments(), out, lse, grads, want). Returns the gradients that `want`
-    lists (`want` is not empty), or an empty tuple if this route cannot run and the caller must call the operator
-    fxattn::bwd. The C function checks all tensors, because hooks on saved tensors may have replaced tensors."""
+    lists (`want` is not empty), or an empty tuple if the call cannot bypass the dispatcher and the caller must call the
+    operator fxattn::bwd. The C code of backward() checks all tensors, because hooks on tensors that autograd saved may
+    have replaced the tensors."""
     if not possible or torch.compiler.is_dynamo_compiling():  # Dynamo traces a compiled backward pass
         return ()
     return _backward(*arguments)  # type: ignore[no-any-return]

@@ -5,9 +5,10 @@ While Dynamo compiles, it runs record() in place of the tracer. Program text bec
 Callbacks are called with a RecordedGraph, which records the operations that they call. Dynamo guards everything that a
 callback reads (attributes of its object, closures, globals), so that a changed value causes a recompilation. The
 recording of a callback is plain data, which is part of the compiled graph; tensors and numbers, which may change from
-call to call, are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments from the
-recording of the callback and from the operands of the recording (tensors and numbers). The callbacks of the
-ScoreArguments repeat the recorded operations, and the tracer traces these callbacks like any other callbacks.
+call to call, are operands. When the operator Flex runs (compiled.py), replay() makes a ScoreArguments (the score and
+mask arguments of a call) from the recording of the callback and from the operands of the recording (tensors and
+numbers). The ScoreArguments that replay() makes has callbacks that repeat the recorded operations, and the tracer
+traces these callbacks like any other callbacks.
 
 """
 import functools
@@ -44,8 +45,8 @@ class _Script:
         return len(self.operands) - 1
 
     def word(self, value: Any) -> Tuple[str, Any]:
-        """Returns `value` as data: a node by its index, a tensor or number as an operand, a string or the name of an
-        enum as itself."""
+        """Returns (kind, plain data) for `value`: ("node", index) for a node, ("operand", index among the operands) for
+        a tensor or number, ("word", name) for an enum, and ("word", value) for a string."""
         if isinstance(value, RecordedNode):
             return "node", value.place
         if isinstance(value, _WORDS):
@@ -87,7 +88,8 @@ class RecordedNode:
 
 
 class RecordedGraph:
-    """The graph that a callback gets while it is recorded. RecordedGraph has the same methods as the tracer's graph."""
+    """The graph that a callback gets while it is recorded. RecordedGraph has the same methods as the class Graph
+    (trace/graph.py), which callbacks get from the tracer."""
 
     def __init__(self, script: _Script) -> None:
         self._script = script
@@ -105,8 +107,8 @@ for _name in METHODS:
 
 
 def _nodes(script: _Script, tensors: Optional[Mapping[str, Any]]) -> Dict[str, RecordedNode]:
-    """Returns a node for each tensor of a callback. The tensors that a callback gets become operands of the recorded
-    script."""
+    """Returns a node for each tensor of a callback. The tensors that a callback gets become operands of `script`, which
+    records the operations of the callback."""
     found = {}
     for name, value in (tensors or {}).items():
         known = {}
@@ -145,7 +147,8 @@ def _recorded_text(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, .
 
 
 def record(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, ...], Any]:
-    """Returns (data, operands, mask_mod). mask_mod is None, or a function that Dynamo must capture in addition."""
+    """Returns (data, operands, mask_mod): the recording as plain data, its tensors and numbers, and a mask_mod that
+    Dynamo must capture in addition, or None."""
     if given.is_graph:
         return (*_recorded_graph(given), given.mask_mod)
     return (*_recorded_text(given), None)
@@ -154,7 +157,8 @@ def record(given: ScoreArguments) -> Tuple[Tuple[Any, ...], Tuple[Any, ...], Any
 # ---- Replay, when the operator runs ----------------------------------------------------------------------------------
 
 def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> ScoreArguments:
-    """Returns the ScoreArguments that was recorded as `source`, with the operands of this call."""
+    """Returns the score and mask arguments of a call (a ScoreArguments) from their recording `source`, and from
+    `operands`, the tensors and numbers of this call."""
     if source[0] == "text":
         score_mod, mask, bprop, *names = source[1:]
         rest = iter(operands)
@@ -170,8 +174,8 @@ def replay(source: Tuple[Any, ...], operands: Sequence[Any], mask_mod: Any) -> S
 
 
 class _Replay:
-    """Replays the forward or the backward callback. Both callbacks share one table of nodes, because the backward may
-    use nodes of the forward."""
+    """Repeats the recorded operations of the forward or of the backward callback. Both callbacks share one table of
+    nodes, because the backward may use nodes of the forward."""
 
     def __init__(self, steps: Sequence[Tuple[Any, ...]], begin: int, end: Optional[Tuple[Any, ...]],
                  operands: Sequence[Any], table: Dict[Any, Any]) -> None:

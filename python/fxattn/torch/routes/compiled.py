@@ -3,7 +3,7 @@
 
 Under torch.compile, call_in_graph() makes Dynamo put the operator Flex into its graph, and Flex.__call__ traces the
 score functions on fake tensors. Under torch.export without Dynamo and under make_fx, the front end traces the score
-functions. In both cases the compiler's graph gets a call of fxattn::fwd.
+functions. With torch.compile, torch.export and make_fx alike, the graph of the compiler gets a call of fxattn::fwd.
 
 Dynamo captures the higher-order operator Flex by the code that Dynamo has for PyTorch's own flex_attention. Dynamo's
 code records score_mod and mask_mod on 0-d tensors, and turns captured intermediates, parameters and symbolic numbers
@@ -62,10 +62,10 @@ def _enter() -> None:
 
 
 def _with_one_record(variable: Any) -> Any:
-    """Returns a subclass of `variable`, Dynamo's class for flex_attention, that keeps Dynamo's record of side effects.
-    After recording score_mod and mask_mod, Dynamo's class for flex_attention replaces the record of side effects by a
-    copy. If objects wrote to the old record of side effects and read from the copy, their attributes would be lost, as
-    those of the cache in the second layer of a model in PyTorch 2.13."""
+    """Returns a subclass of `variable`, Dynamo's class for flex_attention, that keeps Dynamo's record of side effects
+    (writes to attributes in the compiled code). Dynamo's class for flex_attention replaces the record of side effects
+    by a copy after it has recorded score_mod and mask_mod. Attributes that are written to the old record and read from
+    the copy would be lost: in PyTorch 2.13, the attributes of the cache in the second layer of a model."""
     def call(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         record = tx.output.side_effects
         result = variable._call_function(self, tx, *args, **kwargs)
@@ -136,17 +136,18 @@ def identity(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 def call_in_graph(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, last: Tuple[Any, ...], scale: Optional[float],
                   **options: Any) -> Results:
-    """Returns (out, LSE, row maxima) of a call that Dynamo compiles. `last`: extra tensors and operands of a recorded
-    callback, then the mask_mod. Dynamo also compiles the code of call_in_graph() itself."""
+    """Returns (out, LSE, row maxima) of a call that Dynamo compiles. `last`: a tuple of the extra tensors, of the
+    operands (tensors and numbers) of a recorded callback, and of the mask_mod. Dynamo compiles the code of
+    call_in_graph() as a part of the user's function."""
     return flex(q, k, v, identity if score_mod is None else score_mod, last,  # type: ignore[no-any-return]
                 math.nan if scale is None else scale, {**options, "version": VERSION})
 
 
 def run(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Results:
     """Returns (out, LSE, row maxima) of a call inside a graph that is compiled or exported. Packages of AOTInductor can
-    hold neither NaN, which stands for the default scale, nor empty lists; both are replaced (torch_call.h). The program
-    becomes one line, because Inductor writes the program into comments of Triton kernels, where a second line would be
-    code."""
+    hold neither NaN, which stands for the default scale, nor empty lists; run() replaces NaN by the number 1 /
+    sqrt(head dim), and empty lists by the stand-ins that torch_call.h describes. The program becomes one line, because
+    Inductor writes the program into comments of Triton kernels, where a second line would be code."""
     tensors, extras, scalars, ints, floats, config, program = call.arguments()
     width = q.shape[3]
     if isinstance(width, int) and width > 0 and len(floats) and isinstance(floats[0], float) and math.isnan(floats[0]):

@@ -14,8 +14,8 @@ from .autograd import WANT_QKV, gradients, training_flags
 
 
 class FinishedRun(torch.autograd.Function):
-    """The autograd Function of a finished direct run. Takes the results of the run: (out, LSE), of which it returns
-    only out, or (out, LSE, row maxima), which it returns."""
+    """The autograd Function of a finished direct run. FinishedRun takes the results of the run, (out, LSE) or (out,
+    LSE, row maxima); it returns only out of the first, and the second unchanged."""
 
     @staticmethod
     def forward(ctx: Any, results: Sequence[Tensor], call: Call, *tensors: Tensor) -> Any:
@@ -62,7 +62,7 @@ def known_output(q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask_mod: Any,
     """Returns the output if the functions were traced in an earlier call and are unchanged; None if the call must be
     traced or must take another route. `config`: the settings of the problem, which request neither LSE nor row maxima.
     `expected`: conditions on shapes and device (bypass.forward). Requires bypass.is_plain(q, k, v). A run without
-    gradients makes no Call, which would take 5 % of the time of a small call."""
+    gradients makes no object of the class Call, which would take 5 % of the time of a small call."""
     if scale is not None and (type(scale) is not float or scale != scale):
         return None
     tensors: Sequence[Tensor] = ()
