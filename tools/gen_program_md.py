@@ -337,10 +337,10 @@ indices are in bounds; if an index cannot be proven in bounds, each run evaluate
 pairs. `fxa_bounds_check` and `FXA_BOUNDS_CHECK` check only loads that the result needs: loads of
 the mask at every existing pair, loads of the score where the mask is true, and loads in the branch
 that a `select` takes. A load in one operand of `&&` or `||` is not checked if the other operand
-decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` pass the check even if k
-or d is out of bounds of t. Loads of a user-written backward program are checked at attended pairs.
-Loads in the second operand of `with_grad` are checked in backward passes with the derived backward,
-since the gradient passes through them.
+decides the result. For example, `k < n && t[k] > 0` and `d < n ? t[d] : 0` pass the check of
+`FXA_BOUNDS_CHECK` even if k or d is out of bounds of t. Loads of a user-written backward program
+are checked at attended pairs. Loads in the second operand of `with_grad` are checked in backward
+passes with the derived backward, since the gradient passes through them.
 
 @dtypes@
 
@@ -388,10 +388,11 @@ gradients.
 
 `sum(i, n, expr)` adds `expr` for i = 0, 1, ..., n - 1, from left to right. `any(i, n, cond)` and
 `all(i, n, cond)` join `cond` for i = 0, 1, ..., n - 1 with `||` and `&&`. The count n of a loop is
-a constant int expression of 0 to @MAX_LOOP@. The variable `i` is local to the loop and may hide a
-let. Loops can be nested, and the count of an inner loop may depend on the variables of outer loops.
-Loops are unrolled when the program is built. With n = 0 `sum` is 0 of the type of `expr`, `any` is
-`false` and `all` is `true`. A sum of bools is the number of true bools.
+a constant int expression of 0 to @MAX_LOOP@. The variable `i` is local to the loop and may hide a let.
+Loops can be nested, and the count of an inner loop may depend on the variables of outer loops.
+Loops are unrolled when the program is built. A loop with a count of 0 has no terms: its `sum` is 0
+of the type of `expr`, its `any` is `false` and its `all` is `true`. A sum of bools is the number of
+true bools.
 
     mask = any(i, 4, blocks[q // 64, i] == k // 64)
 
@@ -402,10 +403,10 @@ Loops are unrolled when the program is built. With n = 0 `sum` is 0 of the type 
     score = cap(score, 20)
     mask  = k <= q && near(q, k)
 
-`fn NAME(x, y) = expr` names an expression with 0 to @PARAMETERS@ parameters. The parser replaces a
-call of a function by the function's expression, so functions are not part of programs and hashes.
-Each argument of a call is computed once. A parameter has the type of its argument, so a function
-can be called with ints and with floats.
+`fn NAME(x, y) = expr` names an expression with 0 to @PARAMETERS@ parameters. The parser replaces a call of a
+function by the function's expression, so functions are not part of programs and hashes. Each
+argument of a function call is computed once. A parameter has the type of its argument, so a
+function can be called with ints and with floats.
 
 Names in the body of a function that are not parameters refer to lets, params, tensors and functions
 that precede the definition, so a function cannot call itself. A `let` after the definition of a
@@ -417,7 +418,8 @@ the statements after the second `fn`.
 
 Errors in the body of a function that do not depend on arguments (syntax, names, numbers of
 arguments) are reported at the definition, even if the function is never called. Types and loop
-counts are checked in each call, and the message names the line of the call.
+counts in the body of a function are checked at each call of the function; the error message names
+the line of the call.
 
 ## What every engine must agree on
 
@@ -458,10 +460,10 @@ space, names of lets and the order of declarations are not part of canonical for
 and tensors, and unused declarations, are part of canonical form, because callers bind data by name.
 Functions that C libraries round differently (exp, log, tanh, sin, ... and inexact powers) are not
 folded, because the hash must be the same on every machine; engines compute functions of constants
-once per run. The 128-bit hash is computed from the canonical form: equal programs have equal hashes
-in every process and on every machine. `fxa_program_print` returns the canonical text, with lets
-`t0`, `t1`, ... for values that are used more than once. Parsing canonical text returns a program
-with the same hash and the same canonical text.
+once per run. The 128-bit hash of a program is computed from its canonical form: equal programs have
+equal hashes in every process and on every machine. `fxa_program_print` returns the canonical text,
+with lets `t0`, `t1`, ... for values that are used more than once. Parsing canonical text returns a
+program with the same hash and the same canonical text.
 
 ## Limits
 
