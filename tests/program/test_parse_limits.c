@@ -13,6 +13,8 @@
 enum { PLIM_STACK = 4 << 20, PLIM_SECONDS = 200 };
 #elif !FXA_ASSERT
 enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 200 };
+#elif defined(__s390x__) /* a call takes at least 160 bytes of stack */
+enum { PLIM_STACK = 512 << 10, PLIM_SECONDS = 20 };
 #else
 enum { PLIM_STACK = 256 << 10, PLIM_SECONDS = 20 };
 #endif
