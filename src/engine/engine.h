@@ -37,12 +37,6 @@ typedef struct fxa__analysis {
     fxa_error failure; /* the failure of engine->analyze; its status is FXA_OK if there is none */
 } fxa__analysis;
 
-/* Sets *out to the result of engine->analyze. The first call for an analysis calls engine->analyze; later calls return
- * the stored result or the stored failure. */
-fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err);
-/* Ends an analysis: frees the result of engine->analyze, if there is one. */
-void fxa__analysis_end(fxa__analysis *a);
-
 /* Turns the report into a refusal with a reason. A reason that does not fit is cut at the end of a word, and "..." is
  * appended. */
 void fxa__support_refuse(fxa_support *report, const char *reason);
@@ -139,6 +133,21 @@ typedef struct fxa__engine {
      * operands to the host, merges them there, copies the result to the device, and waits for the stream. */
     fxa_status (*merge)(void *self, const fxa_merge_args *args, fxa_error *err);
 } fxa__engine;
+
+/* Sets *out to the result of engine->analyze. The first call for an analysis calls engine->analyze; later calls return
+ * the stored result or the stored failure. */
+static inline fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err) {
+    if (!a->derived && a->failure.status == FXA_OK)
+        a->failure.status = a->engine->analyze(a->self, a->problem, &a->derived, &a->failure);
+    *out = a->derived;
+    if (a->failure.status == FXA_OK) return FXA_OK;
+    return fxa__fail(err, a->failure.status, "%s", a->failure.text);
+}
+/* Ends an analysis: frees the result of engine->analyze, if there is one. */
+static inline void fxa__analysis_end(fxa__analysis *a) {
+    if (a->derived) a->engine->analysis_free(a->self, a->derived);
+    a->derived = NULL;
+}
 
 #if FXA_ASSERT
 #define FXA__ZONES(function) .zones = (function)

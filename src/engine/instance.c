@@ -32,25 +32,6 @@ fxa_status fxa__query_end(fxa_status status, const fxa_error *why, fxa_support *
     return status;
 }
 
-/* ---- Analysis of a problem --------------------------------------------------------------------------------------- */
-
-fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p) {
-    return (fxa__analysis){.engine = instance->engine, .self = instance->self, .problem = p};
-}
-
-fxa_status fxa__analysis_get(fxa__analysis *a, void **out, fxa_error *err) {
-    if (!a->derived && a->failure.status == FXA_OK)
-        a->failure.status = a->engine->analyze(a->self, a->problem, &a->derived, &a->failure);
-    *out = a->derived;
-    if (a->failure.status == FXA_OK) return FXA_OK;
-    return fxa__fail(err, a->failure.status, "%s", a->failure.text);
-}
-
-void fxa__analysis_end(fxa__analysis *a) {
-    if (a->derived) a->engine->analysis_free(a->self, a->derived);
-    a->derived = NULL;
-}
-
 /* ---- Dropped code ---------------------------------------------------------------------------------------------- */
 
 /* Returns true if the calling process is a fork of the process that opened the instance's device. */

@@ -46,7 +46,9 @@ fxa_status fxa__instance_get(fxa__host *host, const fxa__engine *engine, int32_t
 fxa_status fxa__instance_usable(const fxa__instance *instance, fxa_error *err);
 /* Returns a new analysis of p on an instance; engine->analyze has not been called for it yet. The problem must outlive
  * the analysis. */
-fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p);
+static inline fxa__analysis fxa__analysis_of(const fxa__instance *instance, const fxa__problem *p) {
+    return (fxa__analysis){.engine = instance->engine, .self = instance->self, .problem = p};
+}
 /* Releases all code of the host's instances that has no references left. */
 void fxa__instances_drain(fxa__host *host);
 /* Called when the context is destroyed: releases all code that has no references left. After this call, code is
