@@ -34,7 +34,9 @@ typedef struct fxa__analysis {
     const fxa__problem *problem;
     /* result of engine->analyze; NULL = analyze has not been called, or `compile` has taken the result over */
     void *derived;
-    fxa_error failure; /* the failure of engine->analyze; its status is FXA_OK if there is none */
+    fxa_error failure;    /* the failure of engine->analyze; its status is FXA_OK if there is none */
+    bool has_code_key;    /* true = code_key is valid */
+    uint8_t code_key[16]; /* key of the code that the engine compiles (plan/plan.h), stored when first computed */
 } fxa__analysis;
 
 /* Turns the report into a refusal with a reason. A reason that does not fit is cut at the end of a word, and "..." is

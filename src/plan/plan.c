@@ -35,6 +35,10 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
 fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err) {
     const fxa__engine *engine = instance->engine;
+    if (!section && a->has_code_key) {
+        memcpy(key, a->code_key, sizeof a->code_key);
+        return FXA_OK;
+    }
     fxa__writer w = {.host = a->problem->host};
     fxa__write_u32(&w, (uint32_t)instance->ordinal);
     fxa__write_string(&w, instance->target);
@@ -50,6 +54,10 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, c
     if (section) fxa__blake2s_add(&s, section->data, section->size);
     fxa__blake2s_end(&s, key);
     fxa__writer_free(&w);
+    if (status == FXA_OK && !section) {
+        memcpy(a->code_key, key, sizeof a->code_key);
+        a->has_code_key = true;
+    }
     return status;
 }
 

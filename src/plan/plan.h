@@ -138,7 +138,7 @@ void fxa__plan_key_make(const fxa__problem *p, const char *engine, uint32_t vers
                         uint8_t key[16]);
 /* Computes the code key, under which the plan cache stores the code of the problem that `a` analyzes. `section`: code
  * from plan bytes, or NULL. The bytes of `section` are hashed into the key, so code from plan bytes is never shared
- * with code that this process compiles. */
+ * with code that this process compiles. If `section` is NULL, the key is stored in `a` and computed once only. */
 fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, const fxa__reader *section,
                               uint8_t key[16], fxa_error *err);
 

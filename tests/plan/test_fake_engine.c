@@ -95,6 +95,31 @@ FAKE_TEST(the_answer_may_depend_on_the_program) {
     T_INT(queries, 4); /* two engines, two programs */
 }
 
+static int keys_written;
+static void counted_key(fxa__analysis *a, fxa__writer *w) {
+    keys_written++;
+    fxa__problem_write(a->problem, 0, w);
+}
+
+/* The code key that the support query has computed is used for the plan, also if the engine is named. */
+TEST(the_code_key_is_computed_once_per_plan) {
+    static const fxa__engine counted = {FIXED_ALL, .version = 3, .key = counted_key};
+    plan_rig r;
+    fxa_plan *plan = NULL;
+    T_REQUIRE(fake_start(&r));
+    own_engines[1] = &counted;
+    keys_written = 0;
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    T_INT(keys_written, 1);
+    r.t.problem.engine = "fixed";
+    r.t.problem.max_workspace = 1 << 20; /* another problem: its support is not cached */
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    T_INT(keys_written, 2);
+    plan_rig_end(&r);
+}
+
 /* a refusal is counted, and its text has the reason of every queried engine. Nothing is built. */
 FAKE_TEST(when_none_can_all_reasons_are_given) {
     fxa_problem back = r->t.problem;
