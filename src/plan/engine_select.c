@@ -87,10 +87,11 @@ static void select_reason(select_reasons *r, const char *engine, const char *rea
     r->at += (size_t)snprintf(r->text + r->at, sizeof r->text - r->at, "%s %s: %s", r->at ? ";" : ":", engine, reason);
 }
 
-/* An engine that supports the problem, and its analysis, which the plan is made from. */
+/* An engine that supports the problem, with its analysis and support result, which the plan is made from. */
 typedef struct select_choice {
     fxa__instance *instance; /* NULL = no engine */
     fxa__analysis analysis;
+    fxa_support support;
     size_t at;   /* index of the engine in the registry */
     double cost; /* estimated seconds of a run; negative: the engine has no estimate */
 } select_choice;
@@ -100,20 +101,20 @@ typedef struct select_choice {
 static fxa_status select_query(fxa_context *ctx, const fxa__problem *p, size_t at, uint64_t refused, select_choice *out,
                                select_reasons *reasons, fxa_error *err) {
     fxa__instance *instance;
-    fxa_support support;
+    fxa_support *support = &out->support;
     out->instance = NULL;
     FXA_TRY(select_instance(ctx, p, fxa__engine_at(at), &instance, err));
     fxa__analysis a = fxa__analysis_of(instance, p);
-    fxa_status status = fxa__support_get(ctx, instance, &a, &support, err);
-    if (status == FXA_OK && support.supported && !(refused >> at & 1u)) {
-        *out = (select_choice){instance, a, at, -1};
-        if (a.engine->cost) out->cost = a.engine->cost(&out->analysis);
+    fxa_status status = fxa__support_get(ctx, instance, &a, support, err);
+    if (status == FXA_OK && support->supported && !(refused >> at & 1u)) {
+        out->instance = instance, out->analysis = a, out->at = at;
+        out->cost = a.engine->cost ? a.engine->cost(&out->analysis) : -1;
         return FXA_OK;
     }
     fxa__analysis_end(&a);
     if (status != FXA_OK) return status;
     reasons->is_wrong = reasons->is_wrong || instance->failure.status == FXA_E_PROBLEM;
-    select_reason(reasons, support.engine, support.supported ? "its compiler refuses it" : support.reason);
+    select_reason(reasons, support->engine, support->supported ? "its compiler refuses it" : support->reason);
     return FXA_OK;
 }
 
@@ -167,7 +168,7 @@ static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **
         FXA_TRY(select_best_engine(ctx, p, refused, &best, &reasons, err));
         if (!best.instance && broken.status != FXA_OK) return fxa__fail(err, broken.status, "%s", broken.text);
         if (!best.instance) return select_refuse_all(ctx, p, &reasons, err);
-        status = fxa__plan_make(ctx, p, best.instance, &best.analysis, NULL, out, &why);
+        status = fxa__plan_make(ctx, p, best.instance, &best.analysis, &best.support, NULL, out, &why);
         fxa__analysis_end(&best.analysis);
         if (status == FXA_E_ENGINE && broken.status == FXA_OK) broken = why;
         if (status != FXA_OK && err) *err = why;
@@ -179,11 +180,13 @@ static fxa_status select_and_make(fxa_context *ctx, fxa__problem *p, fxa_plan **
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err) {
     const fxa__engine *engine;
     fxa__instance *instance;
+    fxa_support support;
     FXA_TRY(select_named_engine(ctx, p, name, &engine, err));
     if (!engine) return select_and_make(ctx, p, out, err);
     FXA_TRY(select_instance(ctx, p, engine, &instance, err));
     fxa__analysis a = fxa__analysis_of(instance, p);
-    fxa_status status = fxa__plan_make(ctx, p, instance, &a, NULL, out, err);
+    fxa_status status = fxa__support_get(ctx, instance, &a, &support, err);
+    if (status == FXA_OK) status = fxa__plan_make(ctx, p, instance, &a, &support, NULL, out, err);
     fxa__analysis_end(&a);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -109,11 +109,9 @@ static fxa_status plan_refuse(const fxa__engine *engine, const char *reason, fxa
 }
 
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, fxa__analysis *a,
-                          const fxa__reader *section, fxa_plan **out, fxa_error *err) {
-    fxa_support support;
+                          const fxa_support *support, const fxa__reader *section, fxa_plan **out, fxa_error *err) {
     fxa_error why;
-    FXA_TRY(fxa__support_get(ctx, instance, a, &support, err));
-    if (!support.supported) return plan_refuse(instance->engine, support.reason, err);
+    if (!support->supported) return plan_refuse(instance->engine, support->reason, err);
     plan_build build = {.disk = &ctx->disk, .instance = instance, .analysis = a, .section = section};
     FXA__ASSERT(a->problem == p && a->engine == instance->engine && a->self == instance->self);
     uint8_t key[16];
@@ -130,7 +128,7 @@ fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *inst
     }
     if (status != FXA_OK) return fxa__fail(err, status, "%s", why.text);
     FXA__ASSERT(code->instance == instance);
-    status = plan_create(fxa__context_host(ctx), p, code, key, constants, &support, out, err);
+    status = plan_create(fxa__context_host(ctx), p, code, key, constants, support, out, err);
     fxa__code_release(code);
     return status;
 }

@@ -147,12 +147,12 @@ fxa_status fxa__code_key_make(const fxa__instance *instance, fxa__analysis *a, c
  * memory at a multiple of 256. */
 void fxa__plan_zones(const fxa_plan *plan, const void *workspace);
 
-/* Makes the plan of p, which `a` analyzes on the engine `instance`, with code from the plan cache. Returns
- * E_UNSUPPORTED with the reason if the engine refuses p. `section`: the engine's part of plan bytes, from which code is
- * loaded; NULL = the code is compiled or comes from the disk cache. If `section` is NULL, a refusal by the engine's
- * compiler is cached. */
+/* Makes the plan of p, which `a` analyzes on the engine `instance`, with code from the plan cache. `support`: result of
+ * fxa__support_get for `a`. Returns E_UNSUPPORTED with the reason if the engine refuses p. `section`: the engine's part
+ * of plan bytes, from which code is loaded; NULL = the code is compiled or comes from the disk cache. If `section` is
+ * NULL, a refusal by the engine's compiler is cached. */
 fxa_status fxa__plan_make(fxa_context *ctx, fxa__problem *p, fxa__instance *instance, fxa__analysis *a,
-                          const fxa__reader *section, fxa_plan **out, fxa_error *err);
+                          const fxa_support *support, const fxa__reader *section, fxa_plan **out, fxa_error *err);
 /* Makes the plan of p on the engine called `name`. If `name` is NULL, uses the engine that the environment names, else
  * the best engine that supports p. If all these engines refuse p, counts the refusal in the context. */
 fxa_status fxa__plan_select(fxa_context *ctx, fxa__problem *p, const char *name, fxa_plan **out, fxa_error *err);

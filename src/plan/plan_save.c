@@ -266,6 +266,7 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
                                   const fxa__engine *engine, fxa__problem *p, uint32_t flags, fxa_plan **out,
                                   fxa_error *err) {
     fxa__instance *instance;
+    fxa_support support;
     bool same;
     if (engine->device != p->in.device)
         return fxa__fail(err, FXA_E_BYTES,
@@ -278,9 +279,10 @@ static fxa_status bytes_make_plan(fxa_context *ctx, const uint8_t *data, const b
     const bytes_section *s = &h->section[1];
     fxa__reader code = {.data = data + (has_code ? s->offset : 0), .size = (size_t)s->size};
     fxa__analysis a = fxa__analysis_of(instance, p);
-    fxa_status status = fxa__plan_make(ctx, p, instance, &a, has_code ? &code : NULL, out, err);
+    fxa_status status = fxa__support_get(ctx, instance, &a, &support, err);
+    if (status == FXA_OK) status = fxa__plan_make(ctx, p, instance, &a, &support, has_code ? &code : NULL, out, err);
     if (status == FXA_E_VERSION && has_code && (flags & FXA_LOAD_REBUILD)) /* the engine rejected saved code */
-        status = fxa__plan_make(ctx, p, instance, &a, NULL, out, err);
+        status = fxa__plan_make(ctx, p, instance, &a, &support, NULL, out, err);
     fxa__analysis_end(&a);
     if (status == FXA_E_UNSUPPORTED) atomic_fetch_add_explicit(&ctx->refusals, 1, memory_order_relaxed);
     return status;

@@ -120,6 +120,23 @@ TEST(the_code_key_is_computed_once_per_plan) {
     plan_rig_end(&r);
 }
 
+/* A plan without an engine name queries each engine once: the selected engine is not queried again. */
+TEST(each_engine_is_queried_once_per_plan) {
+    plan_rig r;
+    fxa_plan *plan = NULL;
+    T_REQUIRE(fake_start(&r));
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    T_INT(plan_stats(&r).queries, 2);
+    T_INT(plan_stats(&r).query_hits, 0);
+    r.t.problem.engine = "fixed";
+    T_OK(fxa_plan_create(r.ctx, &r.t.problem, &plan, &err));
+    fxa_plan_destroy(plan);
+    T_INT(plan_stats(&r).queries, 3);
+    T_INT(plan_stats(&r).query_hits, 1);
+    plan_rig_end(&r);
+}
+
 /* a refusal is counted, and its text has the reason of every queried engine. Nothing is built. */
 FAKE_TEST(when_none_can_all_reasons_are_given) {
     fxa_problem back = r->t.problem;
