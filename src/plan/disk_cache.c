@@ -159,22 +159,18 @@ static void disk_store(fxa__disk *disk, const fxa__instance *instance, const uin
     fxa__writer_free(&w);
 }
 
-/* Computes the key of the file for the code of the problem that `a` analyzes. Returns false if there is no disk cache,
- * if the engine cannot save and load code, or if memory runs out. */
-static bool disk_has_key(const fxa__disk *disk, const fxa__instance *instance, fxa__analysis *a, uint8_t key[16]) {
-    return disk->folder && a->engine->save && a->engine->load && disk_key(instance, a, key);
-}
-
 fxa__code *fxa__disk_find(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a) {
     uint8_t key[16];
-    fxa__code *code = disk_has_key(disk, instance, a, key) ? disk_load(disk, instance, a, key) : NULL;
+    bool used = fxa__disk_serves(disk, a->engine) && disk_key(instance, a, key);
+    fxa__code *code = used ? disk_load(disk, instance, a, key) : NULL;
     if (code) atomic_fetch_add(&disk->hits, 1);
     return code;
 }
 
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a, fxa__code **out, fxa_error *err) {
     uint8_t key[16];
-    bool used = disk_has_key(disk, instance, a, key);
+    FXA__ASSERT(fxa__disk_serves(disk, a->engine));
+    bool used = disk_key(instance, a, key);
     *out = used ? disk_load(disk, instance, a, key) : NULL;
     if (used) atomic_fetch_add(*out ? &disk->hits : &disk->misses, 1);
     if (*out) return FXA_OK;

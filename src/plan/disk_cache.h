@@ -28,8 +28,12 @@ fxa_status fxa__disk_init(fxa__disk *disk, fxa__host *host, const char *folder, 
 /* Releases the memory of the cache. The files in the folder are not removed. */
 void fxa__disk_end(fxa__disk *disk);
 
+/* Returns true if the cache has a folder and the engine can save and load code. */
+static inline bool fxa__disk_serves(const fxa__disk *disk, const fxa__engine *engine) {
+    return disk->folder && engine->save && engine->load;
+}
 /* Sets *out to the compiled code for the problem that `a` analyzes: loads the code from the folder, or else compiles it
- * and writes it to the folder. */
+ * and writes it to the folder. fxa__disk_serves must be true for the engine. */
 fxa_status fxa__disk_code(fxa__disk *disk, fxa__instance *instance, fxa__analysis *a, fxa__code **out, fxa_error *err);
 /* Loads the compiled code for the problem that `a` analyzes. Returns NULL if the folder does not have the code. Never
  * compiles, and does not count a NULL result as a miss. */

@@ -72,7 +72,8 @@ typedef struct plan_build {
 
 static fxa_status plan_build_code(void *user, fxa__code **out, fxa_error *err) {
     const plan_build *b = user;
-    if (!b->section) return fxa__disk_code(b->disk, b->instance, b->analysis, out, err);
+    if (!b->section && fxa__disk_serves(b->disk, b->analysis->engine))
+        return fxa__disk_code(b->disk, b->instance, b->analysis, out, err);
     return fxa__code_create(b->instance, b->analysis, b->section, out, err);
 }
 
