@@ -94,6 +94,7 @@ typedef struct fxa__cpu_forward_worker {
     const fxa__cpu_forward_run *run;
     const fxa__cpu_kernels *kernels;
     fxa__cpu_kv_group g;
+    int64_t group;                /* index of the kv group g; -1 = none yet */
     fxa__cpu_forward_split split; /* division of the kv group g */
     fxa__cpu_forward_task task;
     fxa__cpu_softmax_state state;

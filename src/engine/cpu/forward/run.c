@@ -142,7 +142,7 @@ static void forward_task(fxa__cpu_forward_worker *w, int64_t group) {
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
 static fxa__cpu_forward_worker forward_worker(const fxa__cpu_forward_run *run, int32_t worker) {
-    fxa__cpu_forward_worker w = {.run = run, .kernels = run->code->kernels};
+    fxa__cpu_forward_worker w = {.run = run, .kernels = run->code->kernels, .group = -1};
     fxa__carver c = fxa__carver_make(run->worker_memory + (size_t)worker * run->worker_bytes);
     w.g = (fxa__cpu_kv_group){.code = run->code, .p = run->p, .bound = run->bound, .ranges = run->ranges};
     forward_carve_worker(&c, run, &w);
@@ -151,8 +151,11 @@ static fxa__cpu_forward_worker forward_worker(const fxa__cpu_forward_run *run, i
     return w;
 }
 
+/* Sets the worker's kv group and its division. Consecutive tasks of a worker often have the same kv group. */
 static void forward_enter(fxa__cpu_forward_worker *w, int64_t group) {
     int64_t hkv = w->g.p->in.hkv;
+    if (group == w->group) return;
+    w->group = group;
     fxa__cpu_kv_group_enter(&w->g, group / hkv, group % hkv);
     w->split = fxa__cpu_forward_split_make(w->run, w->g.seq.q_len, w->g.seq.k_len);
     FXA__ASSERT(w->split.tiles * w->split.key_splits <= w->run->tasks);
