@@ -141,17 +141,7 @@ bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, i
     return run;
 }
 
-/* ---- Rows of tapes and dropout ----------------------------------------------------------------------------------- */
-
-void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run) {
-    fxa__tape_batch(run, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
-                    g->seq.heads_seen);
-}
-
-void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
-                        const int32_t *q) {
-    fxa__tape_rows(run, n, h, q, fxa__cpu_row_q(g, first), g->seq.q_len);
-}
+/* ---- Dropout ----------------------------------------------------------------------------------------------------- */
 
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q) {
     return (fxa__cpu_dropout_row){.seed = g->bound->seed,

@@ -188,10 +188,15 @@ void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, i
 bool fxa__cpu_key_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *k);
 
 /* Passes the batch entry of a kv group to a tape (fxa__tape_batch). */
-void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run);
+static inline void fxa__cpu_tape_batch(const fxa__cpu_kv_group *g, fxa__tape_run *run) {
+    fxa__tape_batch(run, fxa__coord(g->p, g->bound, FXA_INPUT_B, g->b), g->seq.q_len_seen, g->seq.k_len_seen,
+                    g->seq.heads_seen);
+}
 /* Passes rows first..first+n of a kv group, with coordinates h and q, to a tape (fxa__tape_rows). */
-void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n, const int32_t *h,
-                        const int32_t *q);
+static inline void fxa__cpu_tape_rows(const fxa__cpu_kv_group *g, fxa__tape_run *run, int64_t first, int64_t n,
+                                      const int32_t *h, const int32_t *q) {
+    fxa__tape_rows(run, n, h, q, fxa__cpu_row_q(g, first), g->seq.q_len);
+}
 /* Returns the seed, threshold and coordinates that determine the dropout decisions of a row. */
 fxa__cpu_dropout_row fxa__cpu_dropout_row_make(const fxa__cpu_kv_group *g, int32_t h, int32_t q);
 
