@@ -20,7 +20,8 @@ SYMBOLIC = (torch.SymFloat, torch.SymInt)
 DEFAULT_FLOATS = (math.nan, 0.0)  # the default scale, no dropout
 
 
-def _absent(tensors: Sequence[Any]) -> Tuple[None, ...]:
+def absent(tensors: Sequence[Any]) -> Tuple[None, ...]:
+    """Returns the tensors of a Call without tensors: None for each of `tensors`."""
     return (None,) * len(tensors)
 
 
@@ -43,7 +44,7 @@ class Call:
 
     def without_tensors(self, flags: int = 0) -> "Call":
         """Returns a Call in which all tensors are None, and `flags` are added to the flags in `config`."""
-        return Call(self.program, _absent(self.tensors), _absent(self.extras), _absent(self.scalars), self.ints,
+        return Call(self.program, absent(self.tensors), absent(self.extras), absent(self.scalars), self.ints,
                     self.floats, (self.flags() | flags, *self.config[1:]))
 
     def arguments(self, tensors: Optional[Sequence[Tensor]] = None) -> Tuple[Any, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ... import _abi
 from .. import operators as ops
 from .. import vmap
-from ..call import Call, Results
+from ..call import Call, Results, absent
 from ..forward_mode import refuse_tangents
 from .autograd import (NO_CONTEXT, apply_backward, apply_forward, below_autograd, has_transforms, run_backward,
                        split_backward, training_flags)
@@ -53,7 +53,7 @@ def _is_recorded(tensors: Sequence[Tensor]) -> bool:
 
 def _call_of(tensors: Any, extras: Any, scalars: Any, ints: Any, floats: Any, config: Any, program: str) -> Call:
     """Returns a Call without tensors, made from the arguments 3 to 9 of fxattn::fwd or fxattn::bwd."""
-    return Call(program, tensors, extras, scalars, ints, floats, config).without_tensors()
+    return Call(program, absent(tensors), absent(extras), absent(scalars), ints, floats, tuple(config))
 
 
 def _forward_kernel(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> Results:
