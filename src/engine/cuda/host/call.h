@@ -208,7 +208,7 @@ fxa_status fxa__cuda_tile_list_write(fxa__cuda_call *c, const fxa__cuda_tile_lis
 
 /* host/dropout_coordinates.c: returns the number of elements of fxa__cuda_buffers.coordinates[axis]. */
 int64_t fxa__cuda_coordinate_count(const fxa_problem *p, int axis);
-/* Launches the kernels that write fxa__cuda_buffers.coordinates. */
+/* Launches the kernels that write fxa__cuda_buffers.coordinates; traits.dropout must be 2. */
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c);
 
 /* host/convert.c: returns the index of a slot's copy in fxa__cuda_buffers.copy; -1 = the slot never has one. */
@@ -217,7 +217,8 @@ int fxa__cuda_copy_of_slot(fxa_slot slot);
 fxa_slot fxa__cuda_slot_of_copy(int copy);
 /* Writes the sizes b, h, s, d of a slot's operand. */
 void fxa__cuda_operand_sizes(const fxa_problem *p, fxa_slot slot, int64_t size[4]);
-/* Launch the conversions of inputs before the attention kernels, and of results after them. */
+/* Launch the conversions of inputs before the attention kernels, and of results after them; choice.converts must be
+ * true. */
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c);
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c);
 

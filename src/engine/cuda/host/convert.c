@@ -10,6 +10,7 @@
  */
 #include "call.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 #include "../../../problem/geometry.h"
 
@@ -188,7 +189,7 @@ static struct FxaConvertArray stage_heads(void *data, int64_t stride, uint32_t t
 
 fxa_status fxa__cuda_convert_inputs(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    if (!c->code->choice.converts) return FXA_OK;
+    FXA__ASSERT(c->code->choice.converts);
     for (int i = 0; i < FXA__CUDA_COPIES; i++) {
         if (stage_is_result(p, i) || !stage_row_is_needed(p, i)) continue;
         struct FxaConvert s = stage_operand(c, i);
@@ -223,7 +224,7 @@ static fxa_status stage_forward(fxa__cuda_call *c) {
 
 fxa_status fxa__cuda_convert_results(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
-    if (!c->code->choice.converts) return FXA_OK;
+    FXA__ASSERT(c->code->choice.converts);
     if (p->pass == FXA_FORWARD) return stage_forward(c);
     bool fetched = fxa__cuda_has_gathered_pages(p);
     if (fetched && (p->flags & (FXA_GRAD_K | FXA_GRAD_V))) FXA_TRY(fxa__cuda_page_users_list(c));

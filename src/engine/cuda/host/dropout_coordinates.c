@@ -7,6 +7,7 @@
  */
 #include "call.h"
 
+#include "../../../base/invariant.h"
 #include "../../../base/num.h"
 #include "../../../problem/geometry.h"
 
@@ -42,7 +43,8 @@ static struct FxaCoordinates moved_places(const fxa__cuda_call *c, int axis) {
 }
 
 fxa_status fxa__cuda_dropout_coordinates_write(fxa__cuda_call *c) {
-    for (int axis = 0; c->code->choice.traits.dropout == 2 && axis < FXA__CUDA_AXES; axis++) {
+    FXA__ASSERT(c->code->choice.traits.dropout == 2);
+    for (int axis = 0; axis < FXA__CUDA_AXES; axis++) {
         struct FxaCoordinates x = moved_places(c, axis);
         void *params[] = {&c->a, &x};
         FXA__ASSERT(x.out && x.size * x.entries == fxa__cuda_coordinate_count(&c->p->in, axis));

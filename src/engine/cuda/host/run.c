@@ -23,10 +23,11 @@ fxa_status fxa__cuda_run(void *self, const void *code, const fxa__problem *p, co
     fxa__cuda_counters_use(&c);
     fxa__cuda_args_make(&c);
     FXA_TRY(fxa__gpu_enter(&c.self->gpu, err));
-    fxa_status status = fxa__cuda_convert_inputs(&c);
-    if (status == FXA_OK) status = fxa__cuda_dropout_coordinates_write(&c);
+    bool converts = c.code->choice.converts, reads_coordinates = c.code->choice.traits.dropout == 2;
+    fxa_status status = converts ? fxa__cuda_convert_inputs(&c) : FXA_OK;
+    if (status == FXA_OK && reads_coordinates) status = fxa__cuda_dropout_coordinates_write(&c);
     if (status == FXA_OK) status = run_kernels(&c);
-    if (status == FXA_OK) status = fxa__cuda_convert_results(&c);
+    if (status == FXA_OK && converts) status = fxa__cuda_convert_results(&c);
     fxa__gpu_leave(&c.self->gpu);
     FXA__ASSERT(status != FXA_OK || !c.packing_due); /* the launch that was to pack operands took place */
     return status == FXA_OK ? fxa__ok(err) : status;
