@@ -32,7 +32,8 @@ fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot
     return t;
 }
 
-fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot) {
+/* Returns the operand that kernels use for a slot: the caller's, or its copy in the workspace. */
+static fxa__cuda_operand args_operand(const fxa__cuda_call *c, fxa_slot slot) {
     fxa__cuda_operand t = fxa__cuda_operand_given(c, slot);
     int spare = fxa__cuda_copy_of_slot(slot);
     if (spare >= 0 && c->at.copy[spare]) t.view = args_spare(t.size, c->at.copy[spare]);
@@ -215,9 +216,11 @@ static void args_operands(fxa__cuda_call *c) {
     } rows[] = {{FXA_SLOT_Q, &a->q, false},      {FXA_SLOT_K, &a->k, false},      {FXA_SLOT_V, &a->v, false},
                 {FXA_SLOT_O, &a->o, false},      {FXA_SLOT_DO, &a->grad_o, true}, {FXA_SLOT_DQ, &a->grad_q, true},
                 {FXA_SLOT_DK, &a->grad_k, true}, {FXA_SLOT_DV, &a->grad_v, true}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (!rows[i].backward || c->p->in.pass == FXA_BACKWARD)
-            *rows[i].to = fxa__cuda_operand_of(c, rows[i].slot).view;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].backward && c->p->in.pass != FXA_BACKWARD) continue;
+        c->operand[rows[i].slot] = args_operand(c, rows[i].slot);
+        *rows[i].to = c->operand[rows[i].slot].view;
+    }
 }
 
 void fxa__cuda_args_make(fxa__cuda_call *c) {

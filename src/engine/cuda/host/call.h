@@ -116,6 +116,12 @@ uint64_t fxa__cuda_buffers_make(const fxa__cuda_self *self, const fxa__cuda_choi
                                 const fxa__cuda_program *program, const fxa__problem *p, fxa__carver c,
                                 fxa__cuda_buffers *out);
 
+/* Q, K, V, O or a gradient of them, as kernels and tensor maps read it. */
+typedef struct fxa__cuda_operand {
+    struct FxaView view;
+    int64_t size[4]; /* b, h, s, d */
+} fxa__cuda_operand;
+
 /* State of one run. */
 typedef struct fxa__cuda_call {
     const fxa__cuda_self *self;
@@ -127,16 +133,13 @@ typedef struct fxa__cuda_call {
     bool follows_kernel;
     bool packing_due; /* true = the launch that writes the next tile list also packs at.operand */
     fxa__cuda_buffers at;
+    /* [fxa_slot] Q, K, V, O and, in the backward pass, their gradients: the caller's operand, or its copy in the
+     * workspace */
+    fxa__cuda_operand operand[FXA_SLOT_DV + 1];
     fxa_view tensors[FXA_CUDA_TENSORS]; /* [program->n_tensors] tensors of the program (fxa__cuda_program.source) */
     _Alignas(128) struct FxaMaps maps;  /* tensor maps; the driver requires alignment 64 */
     struct FxaArgs a;
 } fxa__cuda_call;
-
-/* Q, K, V, O or a gradient of them, as kernels and tensor maps read it. */
-typedef struct fxa__cuda_operand {
-    struct FxaView view;
-    int64_t size[4]; /* b, h, s, d */
-} fxa__cuda_operand;
 
 /* A grid of CTAs. */
 typedef struct fxa__cuda_grid {
@@ -154,15 +157,13 @@ void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
-/* Sets all members of c->a except the tile list and members that only some launches set. */
+/* Sets c->operand, and all members of c->a except the tile list and members that only some launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
 /* Returns the scale that is part of the score's uniform factor: the run's scale; if finite_factors is set, the absolute
  * value of the run's scale, but 1 for a scale of 0. */
 double fxa__cuda_unit_scale(const fxa__cuda_call *c);
 /* Returns the caller's operand of a slot. */
 fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
-/* Returns the operand that kernels use for a slot: the caller's, or its copy in the workspace. */
-fxa__cuda_operand fxa__cuda_operand_of(const fxa__cuda_call *c, fxa_slot slot);
 /* Sets c->a.list; all tiles are computed if list->items is NULL. */
 void fxa__cuda_args_tile_list(fxa__cuda_call *c, const fxa__cuda_tile_list *list);
 /* Returns the constants with which kernels divide a number by `by` (struct FxaDivisor); 0 counts as 1. */

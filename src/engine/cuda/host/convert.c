@@ -152,12 +152,12 @@ static struct FxaConvert stage_operand(const fxa__cuda_call *c, int i) {
     fxa_slot slot = (fxa_slot)stage_rows[i].slot;
     int64_t d;
     const fxa_operand *t = fxa__row_operand(p, slot, &d);
-    fxa__cuda_operand given = fxa__cuda_operand_given(c, slot), here = fxa__cuda_operand_of(c, slot);
+    fxa__cuda_operand given = fxa__cuda_operand_given(c, slot);
     bool result = stage_is_result(p, i), paged = stage_rows[i].keys && (p->flags & FXA_PAGED);
     uint32_t type = (uint32_t)fxa__cuda_kernel_dtype(p, slot);
     FXA__ASSERT(c->at.copy[i] && given.size[3] == d);
     struct FxaConvertArray theirs = stage_array(&given.view, t->stride[3], t->dtype);
-    struct FxaConvertArray ours = stage_array(&here.view, 1, type);
+    struct FxaConvertArray ours = stage_array(&c->operand[slot].view, 1, type);
     int rows = stage_rows[i].keys ? FXA_CONVERT_KEYS : FXA_CONVERT_QUERIES;
     struct FxaConvert s = {result ? theirs : ours, result ? ours : theirs, {0}, FXA_CONVERT_ALL, 0};
     for (int axis = 0; axis < 4; axis++) s.size[axis] = given.size[axis];

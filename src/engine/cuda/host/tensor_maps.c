@@ -31,8 +31,8 @@ static fxa_status maps_make(fxa__cuda_call *c, const void *data, const int64_t s
 }
 
 fxa_status fxa__cuda_tensor_map(fxa__cuda_call *c, fxa_slot slot, int32_t rows, struct FxaMap *out) {
-    fxa__cuda_operand t = fxa__cuda_operand_of(c, slot);
-    return maps_make(c, t.view.data, t.size, (const int64_t[3]){t.view.b, t.view.h, t.view.s}, rows, out);
+    const fxa__cuda_operand *t = &c->operand[slot];
+    return maps_make(c, t->view.data, t->size, (const int64_t[3]){t->view.b, t->view.h, t->view.s}, rows, out);
 }
 
 fxa_status fxa__cuda_tensor_map_dense(fxa__cuda_call *c, const struct FxaView *view, bool whole, int32_t rows,
