@@ -155,14 +155,14 @@ fxa_status fxa__cuda_decode(fxa__cuda_call *c) {
     const fxa_problem *p = &c->p->in;
     int32_t box = shape->store_rows;
     if (p->flags & FXA_PAGED) box = (int32_t)fxa__min_i64(shape->k_rows, p->page_size);
-    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_K, box, &c->maps.k));
-    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_V, box, &c->maps.v));
-    FXA_TRY(fxa__cuda_prepasses(c, &c->at.queries));
-    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
-    fxa__cuda_args_tile_list(c, &c->at.queries);
     int64_t items = c->at.items, ctas = fxa__min_i64(items, c->self->processors);
     if (shape->parts > 1) ctas = items; /* a CTA of a cluster computes one work item */
     c->a.tiles = (int)items;
     decode_divisors(&c->a, shape->q_rows);
+    fxa__cuda_args_tile_list(c, &c->at.queries);
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_K, box, &c->maps.k));
+    FXA_TRY(fxa__cuda_tensor_map(c, FXA_SLOT_V, box, &c->maps.v));
+    FXA_TRY(fxa__cuda_prepasses(c, &c->at.queries));
+    FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     return fxa__cuda_launch_main(c, FXA__CUDA_DECODE, 0, (fxa__cuda_grid){ctas, 1, 1});
 }

@@ -20,10 +20,10 @@ static fxa_status forward_maps(fxa__cuda_call *c, const struct FxaShape *shape) 
 
 fxa_status fxa__cuda_forward(fxa__cuda_call *c) {
     const struct FxaShape *shape = &c->code->unit[FXA__CUDA_FORWARD].shape;
+    fxa__cuda_args_tile_list(c, &c->at.queries);
+    fxa__cuda_args_query_order(c, shape->q_rows);
     if (shape->store_rows) FXA_TRY(forward_maps(c, shape));
     FXA_TRY(fxa__cuda_prepasses(c, &c->at.queries));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
-    fxa__cuda_args_tile_list(c, &c->at.queries);
-    fxa__cuda_args_query_order(c, shape->q_rows);
     return fxa__cuda_launch_query_tiles(c, FXA__CUDA_FORWARD, 0);
 }
