@@ -140,10 +140,15 @@ static fxa_value call_iteration(fxa__parser *p, size_t name, size_t body, bool s
     return sum && type == FXA_BOOL ? fxa__parse_op(p, FXA_OP_INT, &v, 1, name, name) : v;
 }
 
-/* Returns the value of a loop of 0 iterations: 0 of the body's type for sum, false for any, true for all. */
-static fxa_value call_empty_loop(fxa__parser *p, fxa_op op, fxa_value body) {
-    if (op != FXA_OP_ADD) return fxa_builder_bool(p->b, op == FXA_OP_AND);
-    return fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
+/* Returns the value of the loop at token `name` if it has 0 iterations: 0 of the body's type for sum, false for any,
+ * true for all. */
+static fxa_value call_empty_loop(fxa__parser *p, size_t name, fxa_op op, fxa_value body) {
+    fxa_value v;
+    if (op != FXA_OP_ADD)
+        v = fxa_builder_bool(p->b, op == FXA_OP_AND);
+    else
+        v = fxa__builder_type(p->b, body) == FXA_FLOAT ? fxa_builder_float(p->b, 0) : fxa_builder_int(p->b, 0);
+    return v < 0 ? fxa__parse_fail_builder(p, name, name) : v;
 }
 
 /* Parses the body of a loop `count` times and returns the combined value. name: token with the name of the loop, such
@@ -161,7 +166,7 @@ static fxa_value call_iterations(fxa__parser *p, size_t name, fxa__symbol *own, 
         args[0] = i == 0 ? args[1] : fxa__parse_op(p, op, args, 2, name, name);
         if (args[0] < 0) return -1;
     }
-    return count > 0 ? args[0] : call_empty_loop(p, op, args[0]);
+    return count > 0 ? args[0] : call_empty_loop(p, name, op, args[0]);
 }
 
 /* Parses the loop at token `name`. */

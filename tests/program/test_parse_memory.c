@@ -75,6 +75,8 @@ TEST(memory_may_run_out_at_any_length) {
         {FXA_PROGRAM_SCORE, "mask = (x < k) || q < 3 ? k > 1 : b != h"},
         {FXA_PROGRAM_SCORE, "fn f(y, z) = y * z + x\nfn g(y) = f(y, 2.0) + gain\nscore = f(score, g(x)) + bias[q]"},
         {FXA_PROGRAM_SCORE, "score = relu(score + x) + sign(x) + softplus(score)"},
+        {FXA_PROGRAM_SCORE, "score = sum(i, 0, x)"},
+        {FXA_PROGRAM_SCORE, "mask = any(i, 0, x < 0)"},
         {FXA_PROGRAM_DERIVATIVE, "grad c += x\ngrad c += q\ndscore = x"},
         {FXA_PROGRAM_DERIVATIVE, "grad t[q] += k\ngrad t[q] += x\ngrad t[k] += q"},
     };
