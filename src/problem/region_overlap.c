@@ -94,8 +94,10 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
  * negated index. Strides are made positive, and indices count from the region's lowest byte. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
-        int64_t most = r->size[i] - 1, stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
-        if (stride != 0 && most > 0) overlap_add(s, stride, is_b ? -most : 0, is_b ? 0 : most);
+        int64_t most = r->size[i] - 1;
+        if (most == 0 || r->stride[i] == 0) continue; /* the stride of an axis of one element may be any number */
+        int64_t stride = (r->stride[i] < 0 ? -r->stride[i] : r->stride[i]) * r->element;
+        overlap_add(s, stride, is_b ? -most : 0, is_b ? 0 : most);
     }
 }
 

@@ -311,6 +311,20 @@ TEST(nested_layouts_that_lie_apart_are_not_refused) {
 }
 
 /* Slices of realistic sizes take a few steps, independent of the number of elements. */
+/* An axis of one element has no second address, so its stride is not multiplied. */
+TEST(strides_of_axes_of_one_element_are_free) {
+    static const int64_t strides[] = {INT64_MIN, INT64_MIN + 1, -1, 0, 1, INT64_MAX / 2 + 1, INT64_MAX};
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; i++)
+        for (int axis = 0; axis < 2; axis++) {
+            fxa__region a = {arena, 8, 2, {3, 3}, {1, 1}}, b = {arena + 24, 8, 1, {3}, {1}};
+            a.size[axis] = 1;
+            a.stride[axis] = strides[i];
+            T_CHECK(!region_meets(&a, &b));
+            b.data = arena + 16;
+            T_CHECK(region_meets(&a, &b));
+        }
+}
+
 TEST(overlap_of_large_slices) {
     if (sizeof(void *) < 8) T_SKIP("these tensors need addresses of 64 bits");
     const int64_t heads = 32, d = 128, s = 1 << 20, row = 3 * heads * d;
