@@ -123,6 +123,8 @@ fxa_status fxa__operand_resolve(const char *name, fxa_operand *t, const int64_t 
                          "nest",
                          name, text);
     }
+    fxa__region_drop_strides(&r);
+    for (int i = 0; i < 4; i++) t->stride[i] = r.stride[i];
     return FXA_OK;
 }
 

@@ -28,6 +28,9 @@ bool fxa__region_is_empty(const fxa__region *r);
  * last byte; both are 0 if the region is empty. Returns false if the range or the number of elements does not fit in 63
  * bits. */
 bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi);
+/* Sets strides that no address depends on to 0, if products with them may overflow. A caller may pass any stride for an
+ * axis of one element, and for every axis of an empty region. The region must have an extent. */
+void fxa__region_drop_strides(fxa__region *r);
 /* Returns true if the strides nest: each stride exceeds the extent of all axes with shorter strides, so no two elements
  * share memory. */
 bool fxa__region_is_nested(const fxa__region *r);

@@ -72,6 +72,8 @@ static fxa_status resolve_strides(const char *owner, fxa_tensor_info t, const ch
                          "strides that nest",
                          what, t.name, owner, text);
     }
+    fxa__region_drop_strides(&r);
+    for (int32_t i = 0; i < t.rank; i++) stride[i] = r.stride[i];
     return FXA_OK;
 }
 

@@ -34,6 +34,21 @@ bool fxa__region_extent(const fxa__region *r, int64_t *lo, int64_t *hi) {
     return !__builtin_sub_overflow(*hi, *lo, &total);
 }
 
+/* Largest extent of a region whose strides are all kept: 1 TiB. Offsets one step past the end of such a region, and the
+ * address of these offsets, do not overflow. */
+#define REGION_KEPT ((int64_t)1 << 40)
+
+void fxa__region_drop_strides(fxa__region *r) {
+    bool empty = fxa__region_is_empty(r);
+    int64_t lo, hi;
+    fxa__region wide = *r; /* has a second element along each axis */
+    for (int32_t i = 0; i < r->rank; i++)
+        if (wide.size[i] < 2) wide.size[i] = 2;
+    if (fxa__region_extent(&wide, &lo, &hi) && hi - lo <= REGION_KEPT) return;
+    for (int32_t i = 0; i < r->rank; i++)
+        if (empty || r->size[i] == 1) r->stride[i] = 0;
+}
+
 bool fxa__region_is_nested(const fxa__region *r) {
     uint64_t inner = 0; /* extent, in elements, of the axes that are done */
     bool done[FXA_MAX_RANK] = {false};

@@ -76,6 +76,41 @@ TEST(windows_of_one_side) {
     }
 }
 
+/* Runs one row and one key of head dim `d`, with `stride` along every axis of one element and of empty tensors. */
+static void edges_run_strides(fxa_context *ctx, int64_t d, int64_t stride) {
+    float q[2] = {1, 2}, k[2] = {3, 4}, v[2] = {5, 6}, o[2] = {0}, bias = 2;
+    const void *tensors[1] = {&bias};
+    fxa_capture capture = {.size = {1, 1}, .stride = {stride, stride}, .strided = 1};
+    fxa_operand free_strides = {.layout = FXA_LAYOUT_STRIDED, .stride = {stride, stride, stride, d ? 1 : stride}};
+    fxa_program *program = NULL;
+    fxa_plan *plan = NULL;
+    fxa_error err;
+    fxa_args args = FXA_ARGS_INIT;
+    fxa_problem p = FXA_PROBLEM_INIT, made = FXA_PROBLEM_INIT;
+    T_OK(fxa_program_parse(ctx, "tensor bias : f32[2]\nscore = score + bias[q, 2 * k]", SIZE_MAX, &program, &err));
+    p.b = p.hq = p.sq = p.sk = 1, p.d_qk = d, p.d_v = 2;
+    p.program = program, p.captures = &capture, p.n_captures = 1;
+    p.q = p.k = free_strides;
+    p.v = p.o = (fxa_operand){.layout = FXA_LAYOUT_STRIDED, .stride = {stride, stride, stride, 1}};
+    args.slot[FXA_SLOT_Q] = q, args.slot[FXA_SLOT_K] = k, args.slot[FXA_SLOT_V] = v, args.slot[FXA_SLOT_O] = o;
+    args.tensors = tensors, args.n_tensors = 1;
+    T_OK(fxa_attention(ctx, &p, &args, &err));
+    T_CHECK(o[0] == 5 && o[1] == 6);
+    T_OK(fxa_plan_create(ctx, &p, &plan, &err));
+    fxa_plan_problem(plan, &made);
+    for (int i = 0; i < 3; i++) T_CHECK(made.q.stride[i] == 0 && made.o.stride[i] == 0);
+    T_CHECK(made.captures[0].stride[0] == 0 && made.captures[0].stride[1] == 0);
+    fxa_plan_destroy(plan);
+    fxa_program_destroy(program);
+}
+
+CONTEXT_TEST(strides_without_addresses_are_free) {
+    static const int64_t strides[] = {INT64_MIN, -(INT64_MAX / 4), INT64_MAX / 2 + 1, INT64_MAX};
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; i++)
+        for (int64_t d = 0; d <= 2; d += 2) edges_run_strides(ctx, d, strides[i]);
+    (void)err;
+}
+
 /* No attended keys on both sides, on one, on the other. */
 TEST(rows_without_pairs_are_merged) {
     float o[2][6] = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}},

@@ -325,6 +325,24 @@ TEST(strides_of_axes_of_one_element_are_free) {
         }
 }
 
+TEST(strides_that_no_address_depends_on_are_dropped) {
+    static const int64_t far = INT64_C(1) << 41;
+    static const struct {
+        int64_t size[3], stride[3], kept[3];
+    } cases[] = {
+        {{3, 1, 2}, {2, 7, 1}, {2, 7, 1}},         {{3, 1, 2}, {2, INT64_MAX, 1}, {2, 0, 1}},
+        {{3, 1, 1}, {1, INT64_MIN, 5}, {1, 0, 0}}, {{3, 1, 2}, {-far, 7, 1}, {-far, 0, 1}},
+        {{3, 0, 2}, {12, 4, 1}, {12, 4, 1}},       {{3, 0, 2}, {INT64_MAX, 4, 1}, {0, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fxa__region r = {NULL, 8, 3, {0}, {0}};
+        memcpy(r.size, cases[i].size, sizeof cases[i].size);
+        memcpy(r.stride, cases[i].stride, sizeof cases[i].stride);
+        fxa__region_drop_strides(&r);
+        for (int axis = 0; axis < 3; axis++) T_INT(r.stride[axis], cases[i].kept[axis]);
+    }
+}
+
 TEST(overlap_of_large_slices) {
     if (sizeof(void *) < 8) T_SKIP("these tensors need addresses of 64 bits");
     const int64_t heads = 32, d = 128, s = 1 << 20, row = 3 * heads * d;
