@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Addresses and coordinates of rows and keys, and functions that load rows and keys as matrices of real. Only this file
- * handles layouts, dtypes, pages, packed sequences and index maps; the passes read matrices of real.
+ * Addresses and coordinates of rows and keys, and functions that load rows and keys as matrices of `real` (the type
+ * that the kernels compute in). Only this file handles layouts, dtypes, pages, packed sequences and index maps; forward
+ * and backward read matrices of real.
  */
 #include "code.h"
 
@@ -118,7 +119,7 @@ bool fxa__cpu_has_dense_keys(const fxa__cpu_kv_group *g, fxa_slot slot, uint32_t
 /* ---- Coordinates ------------------------------------------------------------------------------------------------- */
 
 void fxa__cpu_row_coords(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int32_t *h, int32_t *q) {
-    FXA__ASSERT(n > 0); /* n > 0 implies that q_len is not 0 */
+    FXA__ASSERT(n > 0); /* a row exists, so q_len is not 0 and the divisions below are valid */
     const fxa_index_map *map = &g->p->in.map_q;
     int64_t head = fxa__cpu_row_head(g, first), at = fxa__cpu_row_q(g, first);
     for (int64_t i = 0; i < n; i++, at++) {

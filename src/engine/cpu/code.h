@@ -17,14 +17,15 @@
 
 #include <math.h>
 
-/* Bounds of q - k that a mask implies (mask/band.c). The mask is true only for pairs with, for both i,
+/* Bounds of q - k that a mask implies (mask/band.c). The mask is false for a (query, key) pair with coordinates q and
+ * k unless, for i = 0 and for i = 1,
  *     qa - k <= left[i]  and  k - qa <= right[i],  where qa = q if i = 0, and qa = q + k_len - q_len if i = 1.
  * Coordinates and lengths must be in 0..2^30 - 1. INT64_MAX: no bound.
  */
 typedef struct fxa__cpu_band {
     int64_t left[2], right[2];
-    bool exact;     /* the mask is true for all pairs within the bounds `left` and `right` */
-    bool dark;      /* range analysis tells no more of any tile than `left` and `right` do; true if `exact` is true */
+    bool exact;     /* the mask is true for all (query, key) pairs within the bounds `left` and `right` */
+    bool dark;      /* `left` and `right` imply all that range analysis finds about a tile; true if `exact` is true */
     uint32_t reads; /* bit i: the mask reads input i */
     int32_t nodes;  /* number of program nodes that the mask depends on */
 } fxa__cpu_band;
@@ -49,9 +50,10 @@ typedef struct fxa__cpu_code {
     fxa__tape *bprop;          /* backward: tape of the user's backward program; NULL: none */
     fxa_properties properties; /* properties of `program` */
     fxa__cpu_band band;        /* bounds of q - k that the mask implies */
-    bool classify;             /* range analysis of the mask is useful and allocates no memory */
-    int32_t width;             /* threads of the context's pool */
-    char detail[64];           /* description of the plan: "avx512, 2 threads" */
+    /* range analysis may find more about tiles than `band` has, and allocates no memory (the mask has few nodes) */
+    bool classify;
+    int32_t width;   /* number of threads of the context's pool */
+    char detail[64]; /* description of the plan: "avx512, 2 threads" */
 } fxa__cpu_code;
 
 /* Returns the factor by which Q is multiplied before the product with K. It is the score scale. It is 1, however, if
@@ -60,8 +62,8 @@ static inline double fxa__cpu_q_factor(const fxa__cpu_kernels *kernels, double s
     int exponent;
     return !kernels->rounds || scale == 0 || fabs(frexp(scale, &exponent)) == 0.5 ? scale : 1;
 }
-/* Returns the factor by which scores are multiplied after the product: the score scale unless Q has been multiplied by
- * it. */
+/* Returns the factor by which scores are multiplied after the product: 1 if Q has been multiplied by the score scale,
+ * else the score scale. */
 static inline double fxa__cpu_score_factor(const fxa__cpu_kernels *kernels, double scale) {
     return fxa__cpu_q_factor(kernels, scale) == scale ? 1 : scale;
 }
@@ -77,7 +79,7 @@ static inline void fxa__cpu_progress_add(const fxa__cpu_kernels *kernels, const 
 
 enum {
     FXA__CPU_ROW_BLOCK = 16,     /* maximum rows of a row block */
-    FXA__CPU_PRODUCT_ROWS = 128, /* maximum rows of a product */
+    FXA__CPU_PRODUCT_ROWS = 128, /* maximum rows of a matrix product */
     FXA__CPU_KEY_BLOCK = 512     /* maximum keys of a key block in forward */
 };
 
@@ -100,8 +102,9 @@ typedef struct fxa__cpu_kv_group {
     const fxa__cpu_code *code;
     const fxa__problem *p;
     const fxa__bound_args *bound;
-    const fxa_tensor_range *ranges; /* [n_tensors] see fxa__cpu_tensors_scan; NULL: unknown */
-    /* [n_range_cache] the worker's cache of range analysis, indexed by a hash of the box */
+    /* [n_tensors] bounds of the elements of int tensors that the mask reads; NULL: unknown */
+    const fxa_tensor_range *ranges;
+    /* [n_range_cache] the worker's cache of range analysis, indexed by a hash of fxa__cpu_range_cache.box */
     fxa__cpu_range_cache *range_cache;
     int64_t n_range_cache; /* capacity of the cache: a power of 2, or 0 */
     int64_t b, hkv;
@@ -118,8 +121,8 @@ int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem
 /* Makes range_cache the cache of a kv group, and marks all entries of range_cache as free. */
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *range_cache);
 
-/* Computes ranges[n_tensors]: bounds of the elements of those captured int tensors for which range analysis of the mask
- * can use bounds. */
+/* Computes ranges[n_tensors]: bounds of the elements of the captured int tensors that the mask may read. Bounds stay
+ * unknown for other tensors, and for all tensors if the mask needs no range analysis (code->classify is false). */
 void fxa__cpu_tensors_scan(const fxa__cpu_code *code, const fxa__bound_args *bound, fxa_tensor_range *ranges);
 
 /* Return the query head of stacked row r, and the row's index in the sequence. */
@@ -140,14 +143,14 @@ typedef struct fxa__cpu_address {
 } fxa__cpu_address;
 fxa__cpu_address fxa__cpu_row_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r);
 fxa__cpu_address fxa__cpu_key_address(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t k);
-/* Sets *at to the next row. Returns false if that row is not `next` bytes after this one. */
+/* Sets *at to the next row if that row is `next` bytes after this one. Otherwise returns false, with *at unchanged. */
 static inline bool fxa__cpu_address_step(fxa__cpu_address *at) {
     if (at->count <= 1) return false;
     at->count--;
     at->data += at->next;
     return true;
 }
-/* Set *at to the address of row r or key k. Before the call, *at is the address of row r - 1 or key k - 1, or its count
+/* Set *at to the address of row r or key k. Before the call, *at is the address of row r - 1 or key k - 1, or at->count
  * is 0. */
 static inline void fxa__cpu_row_next(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t r, fxa__cpu_address *at) {
     if (!fxa__cpu_address_step(at)) *at = fxa__cpu_row_address(g, slot, r);
@@ -170,12 +173,12 @@ bool fxa__cpu_load_rows(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first
 /* Like fxa__cpu_load_rows, for keys first..first+n of slot K or V. */
 bool fxa__cpu_load_keys(const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n, void *x, int64_t ld);
 
-/* Returns a copy of *bound in which the scales are those that this engine applies (scales.c): load[slot] of an output
- * is the factor of its sums. Sets every amax to 0. */
+/* Returns a copy of *bound with the scales that this engine applies (scales.c): for an output O, DQ or DK, load[slot]
+ * is a factor of the sums that are stored in it. Sets every amax to 0. */
 fxa__bound_args fxa__cpu_bind_scaled(const fxa__bound_args *bound, fxa_pass pass);
 /* Stores a row of sums as a row of `slot`, multiplied by `factor`, bound->load[slot] and bound->store[slot]; with
- * `add`, adds it to the stored row. If the slot's amax is requested, it takes in the values before they are multiplied
- * by bound->store[slot]. */
+ * `add`, adds the row to the stored row. If the slot's amax is requested, updates it with the values before they are
+ * multiplied by bound->store[slot]. */
 void fxa__cpu_store(const fxa__cpu_kernels *kernels, const fxa__bound_args *bound, fxa_slot slot,
                     const fxa__cpu_address *to, const void *row, double factor, bool add);
 /* Updates the amax of dS, if requested, with ds[n] * scale: ds are gradients by the scaled scores, and `scale` is the
@@ -212,16 +215,16 @@ fxa_tile_class fxa__cpu_mask_classify(const fxa__cpu_kv_group *g, int64_t first,
 bool fxa__cpu_band_columns(const fxa__cpu_kv_group *g, int64_t first, int64_t n, int64_t key, int64_t m, int64_t *begin,
                            int64_t *end);
 
-/* Set *rows and *keys to the size of the smallest sub-block that a pass skips if the mask is false in all of it.
- * Exceptions: with mask bits, a pass may skip fewer rows; short gaps between attended sub-blocks are not skipped
- * (mask/sub_blocks.c). */
+/* Set *rows and *keys to the size of the smallest sub-block that forward or backward skips if the mask is false in all
+ * of it. Exceptions: with mask bits, sub-blocks of fewer rows may be skipped; short gaps between attended sub-blocks
+ * are not skipped (mask/sub_blocks.c). */
 void fxa__cpu_forward_min_sub_block(const fxa__cpu_kernels *kernels, const fxa_problem *p, int32_t *rows,
                                     int32_t *keys);
 void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *rows, int32_t *keys);
 
-/* fxa__cpu_forward and fxa__cpu_backward run a pass. If the bound workspace is too small, which the plan rules out,
- * they do nothing and return false. The functions _workspace compute the exact bytes of workspace of a run with all its
- * workers, and return false on overflow. */
+/* fxa__cpu_forward and fxa__cpu_backward run the forward or backward pass. If the bound workspace is too small, which
+ * the plan rules out, they do nothing and return false. The functions _workspace compute the exact bytes of workspace
+ * of a run with all its workers, and return false on overflow. */
 bool fxa__cpu_forward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);
 bool fxa__cpu_forward(const fxa__cpu_code *code, const fxa__problem *p, const fxa__bound_args *bound);
 bool fxa__cpu_backward_workspace(const fxa__cpu_code *code, const fxa__problem *p, fxa__carver c, size_t *bytes);

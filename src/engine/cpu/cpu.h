@@ -71,7 +71,7 @@ typedef void (*fxa__tape_fn)(int64_t n, void *dst, const void *a, const void *b,
 typedef struct fxa__cpu_score_row {
     void *s;   /* [n] reals */
     int64_t n; /* number of scores */
-    double x;  /* set by rows_max to the maximum of s; read by rows_exp, which replaces it by the sum */
+    double x;  /* maximum of s, set by rows_max; rows_exp replaces it by the sum of exp(s - x) */
 } fxa__cpu_score_row;
 
 /* Rows of K or V as they are stored, with contiguous features. */
@@ -117,16 +117,17 @@ typedef struct fxa__cpu_micro {
                  void *c, int64_t ldc, const void *beta);
 } fxa__cpu_micro;
 
-/* Micro-kernel of the format that stores B as reals. */
+/* Micro-kernel of the format that stores the right operand B of a product as reals. */
 typedef struct fxa__cpu_real_micro {
     /* Like fxa__cpu_micro.gemm, with the rows of B as they are stored, with pitch ldb. n is a multiple of nr. */
     void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const void *a, int64_t rs, int64_t cs, const void *b,
                       int64_t ldb, void *c, int64_t ldc, const void *beta);
 } fxa__cpu_real_micro;
 
-/* Micro-kernels of the formats that store B as pairs of bf16. */
+/* Micro-kernels of the formats that store the right operand B of a product as pairs of bf16. */
 typedef struct fxa__cpu_pairs_micro {
-    int32_t depth; /* rows of B that one step of a product reads; products are fastest if k is a multiple */
+    /* rows of B that one step of a product reads; products with a multiple of `depth` rows are fastest */
+    int32_t depth;
 
     /* Pack rows of bf16 without conversion. pack_n_stored returns false if an element is infinite or NaN. */
     void (*pack_t_stored)(void *panels, const void *x, int64_t ld, int64_t n, int64_t d);
@@ -152,20 +153,22 @@ typedef struct fxa__cpu_kernels {
     size_t real_size;    /* bytes of a `real`: 4 or 8 */
     uint32_t real_dtype; /* FXA_F32 or FXA_F64 */
     int32_t width;       /* reals per vector */
-    int32_t mr, nr;      /* rows and columns of C that the micro-kernel computes at once */
-    int32_t nr_step;     /* nr or nr / 2: a product may start at the columns of B that are multiples of nr_step */
-    int32_t rows;        /* number of rows of A with which a product is fastest, a multiple of mr; 0 = mr */
-    bool rounds;         /* products round A and B to bf16; see fxa__cpu_q_factor */
-    const fxa__cpu_format *format; /* how operands are packed: product/product.h */
+    int32_t mr, nr;      /* rows and columns of C = A B that a micro-kernel computes at once */
+    /* nr or nr / 2: a product C = A B may start at the columns of B that are multiples of nr_step */
+    int32_t nr_step;
+    /* number of rows of A with which a product C = A B is fastest, a multiple of mr; 0 = mr */
+    int32_t rows;
+    bool rounds;                   /* products round both operands to bf16; see fxa__cpu_q_factor */
+    const fxa__cpu_format *format; /* how operands of products are packed: product/product.h */
     fxa__cpu_micro micro;
     union {
         fxa__cpu_real_micro real;   /* if format is fxa__cpu_format_real */
         fxa__cpu_pairs_micro pairs; /* if format is one of the two formats of bf16 pairs */
     };
 
-    /* Convert n elements between storage and real; strides are in stored elements. `load` returns false if an element
-     * is infinite or NaN. `store` multiplies by the factor in real and rounds to nearest even; with `add` it adds to
-     * the old contents, in real (in double if f64 is stored). */
+    /* Convert n elements between stored values of a dtype and reals; strides are in stored elements. `load` returns
+     * false if an element is infinite or NaN. `store` multiplies by `factor` in real. If `add`, it then adds the old
+     * contents, in real (in double if f64 is stored). The result is rounded to nearest even. */
     bool (*load)(void *real_row, const void *src, uint32_t dtype, int64_t stride, int64_t n);
     void (*store)(void *dst, uint32_t dtype, int64_t stride, const void *real_row, int64_t n, double factor, bool add);
 
@@ -180,9 +183,9 @@ typedef struct fxa__cpu_kernels {
     void (*enter)(void);
     void (*leave)(void);
 
-    /* Functions of several rows of scores s with a number x each (fxa__cpu_score_row). rows_max sets x to the maximum
-     * of s, ignoring NaN. rows_exp replaces each score s by exp(s - x), exactly 0 if s is -inf and NaN if s is NaN, and
-     * then x by the sum of the row. */
+    /* rows_max and rows_exp process several rows of scores s, each with a number x (fxa__cpu_score_row). rows_max sets
+     * x to the maximum of the row, ignoring NaN. rows_exp replaces each score s by exp(s - x), exactly 0 if s is -inf
+     * and NaN if s is NaN, and then replaces x by the sum of these results. */
     void (*rows_max)(fxa__cpu_score_row *part, int64_t rows);
     void (*rows_exp)(fxa__cpu_score_row *part, int64_t rows);
     /* Functions of one row of n values. row_probability replaces each score s by exp(s - lse): at most 1, exactly 0 if
@@ -224,7 +227,7 @@ const fxa__cpu_kernels *fxa__cpu_select(size_t real_size, uint32_t dtype, char *
 /* For tests: returns the kernels of instruction set i of this build for a width of float; NULL past the last one.
  * *usable: this machine can run them. */
 const fxa__cpu_kernels *fxa__cpu_set(size_t i, size_t real_size, bool *usable);
-/* For tests: like fxa__cpu_set, for the instruction sets whose products round to bf16; `real` is float. */
+/* For tests: like fxa__cpu_set for width 4, but for the instruction sets whose products round to bf16. */
 const fxa__cpu_kernels *fxa__cpu_set_bf16(size_t i, bool *usable);
 
 extern const fxa__cpu_format fxa__cpu_format_real, fxa__cpu_format_pairs, fxa__cpu_format_transposed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu engine's table of functions. Its compiled code is a choice of kernels, and the tapes of the problem's
- * programs. Only runs read lengths and strides, so one code serves all of them.
+ * The cpu engine's table of functions. The compiled code of a problem is a choice of kernels and the bytecode (tapes)
+ * of its programs. Only runs read lengths and strides, so one code serves all lengths and strides.
  */
 #include "forward/forward.h"
 
@@ -70,7 +70,7 @@ static void cpu_release(void *self, void *code) {
     fxa__free(c->host, c, sizeof *c);
 }
 
-/* Creates a tape. Sets *out to NULL if the tape would be an identity. */
+/* Creates a tape, the bytecode of a program. Sets *out to NULL if the tape would be the identity function. */
 static fxa_status cpu_tape(const fxa__cpu_code *c, const fxa_program *program, uint32_t flags, fxa__tape **out,
                            fxa_error *err) {
     FXA_TRY(cpu_can_lower(program, err));
@@ -88,16 +88,17 @@ static bool cpu_can_classify(const fxa__cpu_code *c) {
            c->band.nodes <= FXA__SMALL_NODES;
 }
 
-/* Creates the tape of the mask. If the mask reads the score, the tape computes the program and the mask (c->masked).
- * Else it computes the mask alone, before the scores (c->mask). */
+/* Creates the bytecode (tape) of the mask. If the mask reads the score, the tape computes the score and the mask
+ * (c->masked). Otherwise the tape computes the mask alone, before the scores (c->mask). */
 static fxa_status cpu_mask(fxa__cpu_code *c, fxa_error *err) {
     if (c->properties.flags & FXA_PROPERTY_NO_MASK) return FXA_OK;
     if (c->band.reads >> FXA_INPUT_SCORE & 1) return cpu_tape(c, c->program, FXA__TAPE_MASK, &c->masked, err);
     return cpu_tape(c, c->program, FXA__TAPE_MASK_ALONE, &c->mask, err);
 }
 
-/* Replaces the tape of the score by one tape of score and derivative if that saves the evaluation of a function such as
- * tanh. Does nothing if the mask reads the score (c->masked) or there is a bprop: these need tapes of their own. */
+/* Replaces the bytecode (tape) of the score by one tape of score and derivative if that saves the evaluation of a
+ * function such as tanh. Does nothing if the mask reads the score (c->masked) or the user has given a bprop: the mask
+ * and the bprop need tapes of their own. */
 static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t flags, fxa_error *err) {
     fxa_program *joint = NULL;
     if (!c->score || c->masked || p->in.bprop) return FXA_OK;
@@ -114,9 +115,9 @@ static fxa_status cpu_join(fxa__cpu_code *c, const fxa__problem *p, uint32_t fla
     return FXA_OK;
 }
 
-/* Creates the tapes of backward. The gradient by the score comes from the user's bprop if there is one, else from the
- * derivative. Gradients of captured tensors and params always come from the derivative. c->program is differentiated,
- * not p->program: conditions that make the score -inf are no part of the score of c->program. */
+/* Creates the bytecode (tapes) of backward. The gradient by the score comes from the user's bprop if there is one, else
+ * from the derivative. Gradients of captured tensors and params always come from the derivative. c->program is
+ * differentiated, not p->program, because conditions that make the score -inf are in its mask, not in its score. */
 static fxa_status cpu_fill_backward(fxa__cpu_code *c, const fxa__problem *p, fxa_error *err) {
     bool sums = p->in.param_grads != 0;
     for (int32_t t = 0; t < p->program->n_tensors; t++) sums = sums || p->in.captures[t].grad;
@@ -245,7 +246,7 @@ static const char *cpu_description(const void *code, const fxa__problem *p) {
     return ((const fxa__cpu_code *)code)->detail;
 }
 
-/* Prints the tapes in the order in which a run executes them, after a line that explains the letters of registers. */
+/* Prints the bytecode (tapes) in the order of execution, after a line that explains the names of registers. */
 static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
     const fxa__cpu_code *c = code;
     bool backward = p->in.pass == FXA_BACKWARD, own = p->in.bprop != NULL;
@@ -253,7 +254,7 @@ static void cpu_dump(const void *code, const fxa__problem *p, fxa__writer *w) {
         const char *name;
         const fxa__tape *tape;
         const fxa_program *program;
-        bool wanted; /* the pass has such a computation; if `tape` is NULL then, there is nothing to compute */
+        bool wanted; /* the pass has this computation, which does nothing if `tape` is NULL */
     } tapes[] = {{"mask", c->mask, c->program, c->mask != NULL},
                  {c->joined ? "score and derivative" : "score", c->score, c->program, true},
                  {"score and mask", c->masked, c->program, c->masked != NULL},

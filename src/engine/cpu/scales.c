@@ -3,7 +3,7 @@
  * Scales of 8-bit operands (FXA_SCALED). Q and K are multiplied as they are stored; their descales become part of the
  * score scale, so decoding needs no changes. In forward, V too is multiplied as it is stored, and outputs are
  * multiplied by its descale. In backward, V, O and dO are multiplied by their descales when they are loaded. Sums of dQ
- * and dK contain the entire score scale, hence one descale too many, which is divided out.
+ * and dK are multiplied by the entire score scale, so dQ is divided by the descale of Q, and dK by that of K.
  */
 #include "code.h"
 #include "real.h"

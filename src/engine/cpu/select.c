@@ -87,8 +87,8 @@ static const fxa__cpu_kernels *select_best(const fxa__cpu_features *f, size_t wi
     return &select_sets[best].kernels[width];
 }
 
-/* Returns the kernels of the instruction set select_sets[i] that FXA_CPU names. For problems that are not bf16, avx512
- * replaces instruction sets with bf16 products. */
+/* Returns the kernels of select_sets[i], the instruction set that FXA_CPU names, or those of avx512 if the set has bf16
+ * products but the problem is not bf16. */
 static const fxa__cpu_kernels *select_named(size_t i, size_t width, bool bf16) {
 #if defined(__x86_64__)
     if (i >= SELECT_PLAIN && !bf16) i = SELECT_AVX512;

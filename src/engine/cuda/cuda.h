@@ -54,8 +54,8 @@ typedef enum fxa__cuda_unit {
 } fxa__cuda_unit;
 
 /* Kernels of a problem and the settings that they are compiled with, chosen before anything is compiled. Depends on the
- * problem and the architecture alone. The code key has the values of these members, but no other property of
- * the problem's shape. */
+ * problem and the architecture alone. The key by which plans share compiled code contains these members, but no other
+ * property of the problem's shape. */
 typedef struct fxa__cuda_choice {
     const fxa__cuda_recipe *recipe;
     const char *better;  /* family that is preferred on the device but does not run the problem; NULL = none */
@@ -66,8 +66,8 @@ typedef struct fxa__cuda_choice {
     fxa_dtype dtype;           /* type in which kernels read Q, K, V and dO */
     fxa_dtype out_dtype;       /* type in which kernels write O and gradients: `dtype` or f32 */
     uint32_t units;            /* bit u set = the problem runs kernels of source file u (fxa__cuda_unit) */
-    bool finite_factors;       /* params that multiply are finite and not 0; the score's uniform factor is > 0 */
-    int32_t dense;             /* index of the captured tensor [.., q, k] that pairs read as pair.dense; -1 = none */
+    bool finite_factors;       /* params that are factors are finite and not 0; a factor of the entire score is > 0 */
+    int32_t dense;             /* index of the captured tensor [.., q, k] that is read as pair.dense; -1 = none */
     bool operands_fit;         /* captured values per query or key (row and key operands) may be packed */
     bool converts;             /* Q, K, ... or results are converted through the workspace (host/convert.c) */
     bool rounds_before_adding; /* 16-bit results are rounded before they are added to the caller's results */
@@ -85,7 +85,7 @@ typedef struct fxa__cuda_module {
 /* Tile lists and diagonal rows (tables of functions of q - k) that are stored with the code (host/plan_tables.c). */
 typedef struct fxa__cuda_plan_table fxa__cuda_plan_table;
 
-/* Compiled code. Plans with equal code keys share it. */
+/* Compiled code. Plans whose keys (fxa__engine.key) are equal share it. */
 typedef struct fxa__cuda_code {
     fxa__host *host;
     fxa__cuda_choice choice;
@@ -97,18 +97,19 @@ typedef struct fxa__cuda_code {
         int32_t arch;         /* architecture of the code: the device's, or the newest older one that NVRTC supports */
     } maker;
     char detail[256];                       /* text of fxa_plan_description */
-    _Atomic(fxa__cuda_plan_table *) tables; /* list of the tables of all problems that use the code; NULL = none */
+    _Atomic(fxa__cuda_plan_table *) tables; /* tile lists and diagonal rows of all problems that use the code */
 } fxa__cuda_code;
 
 /* A compiled source file that does not include the text of a program, so that programs share it (host/compile.c). */
 typedef struct fxa__cuda_shared_unit fxa__cuda_shared_unit;
 
-/* Device memory for counters: number of parts (a workspace uses one), and 32-bit words of a part (host/counters.c). */
+/* Counters of kernels in device memory: number of parts, of which each workspace uses one, and 32-bit words of a part
+ * (host/counters.c). */
 enum { FXA__CUDA_COUNTER_PARTS = 256, FXA__CUDA_COUNTER_WORDS = 4096 };
 
 /* An instance of the engine: for a device, or for a device description. */
 typedef struct fxa__cuda_self {
-    fxa__gpu gpu; /* must be first: gpu/memory.c casts the instance */
+    fxa__gpu gpu; /* must be first: gpu/memory.c takes pointers to instances for pointers to `gpu` */
     fxa__host *host;
     int32_t arch;          /* architecture of the device */
     int32_t processors;    /* multiprocessors of the device */
@@ -230,7 +231,7 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot);
 /* host/plan_tables.c: implements fxa__engine.prepare. Writes the tile lists and diagonal rows that no argument of a run
  * changes. If memory runs out, each run writes these tables itself. */
 void fxa__cuda_plan_tables_make(void *self, const void *code, const fxa__problem *p, const double *numbers);
-/* Frees all tables of the code. */
+/* Frees the tile lists and diagonal rows that are stored with the code. */
 void fxa__cuda_plan_tables_free(const fxa__cuda_self *self, fxa__cuda_code *code);
 
 /* host/counters.c: allocates the instance's counters with the first code on a device. */

@@ -51,11 +51,12 @@ typedef struct fxa__dnn_bound {
 
 typedef struct fxa__dnn_code {
     fxa__host *host;
-    fxa_program *program;         /* program from which a run computes the scalars that are passed by value */
-    int32_t from[FXA_MAX_PARAMS]; /* [params of `program`] the caller's param; -1 = constant of the score */
-    fxa_program *own;             /* the caller's backward program; NULL = none */
-    fxa__dnn_level level;         /* cuDNN version and GPU architecture for which `plan` was compiled */
-    void *plan;                   /* cuDNN's compiled plan */
+    fxa_program *program; /* program from which a run computes the scalars that are passed by value */
+    /* [params of `program`] index of the caller's param; -1 = the param replaces a constant of the program */
+    int32_t from[FXA_MAX_PARAMS];
+    fxa_program *own;      /* the caller's backward program; NULL = none */
+    fxa__dnn_level level;  /* cuDNN version and GPU architecture for which `plan` was compiled */
+    void *plan;            /* cuDNN's compiled plan */
     int64_t own_workspace; /* bytes of workspace that cuDNN needs, in addition to the scratch memory of the graph */
     int64_t scratch;       /* bytes of workspace that tensors of the graph occupy */
     size_t n_bound;

@@ -15,7 +15,7 @@ typedef struct dnn_maker {
     const fxa__dnn_graph *g;
     void **made; /* [n_made] all descriptors, in the order of their creation */
     size_t n_made, capacity;
-    void **tensors, **ops; /* [tensors] and [operations of the graph] descriptors, which are also in `made` */
+    void **tensors, **ops; /* [tensors], [operations] of the graph: their descriptors, which are also in `made` */
     int status;            /* status of the first failed call of cuDNN */
     const char *doing;
     bool no_memory;

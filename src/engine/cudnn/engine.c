@@ -22,8 +22,8 @@
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* Creates a cuDNN handle. cuDNN allocates device memory for the handle, which must also work while this thread or
- * another one is capturing a stream. */
+/* Creates a cuDNN handle, also while this thread or another one is capturing a stream, although cuDNN allocates device
+ * memory for the handle. */
 static fxa_status dnn_handle_make(const fxa__dnn_self *self, void **handle, fxa_error *err) {
     int before;
     FXA_TRY(fxa__gpu_capture_allow(&self->gpu, &before, err));

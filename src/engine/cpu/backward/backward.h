@@ -26,7 +26,7 @@
 
 /* ---- split.c ----------------------------------------------------------------------------------------------------- */
 
-/* Axes of tasks. Tasks with different indices along one of these axes are in different chains, which may run in
+/* Axes along which tasks are divided into chains (sequences of tasks that add to the same sums). Chains may run in
  * parallel. */
 enum {
     FXA__CPU_CHAIN_BY_BATCH = 1,
@@ -38,8 +38,8 @@ enum {
 enum {
     /* Maximum number of rows of a row tile; found by measurement. */
     FXA__CPU_BACKWARD_TILE_ROWS = 192,
-    /* Number of rows of a product, unless kernels->mr is larger. On Zen 3, scores and dP of 12 rows stay in the L1
-     * cache. */
+    /* Number of rows of a matrix product, unless kernels->mr is larger. On Zen 3, scores and dP of 12 rows stay in the
+     * L1 cache. */
     FXA__CPU_BACKWARD_PRODUCT_ROWS = 12
 };
 
@@ -49,7 +49,7 @@ typedef struct fxa__cpu_backward_split {
     bool want_ds;                /* dS is needed: for dQ, dK, gradients of tensors or params, or the amax of dS */
     bool pool;          /* paged K and V: dK and dV are summed for the entire page pool before they are stored */
     bool keeps_scores;  /* the derivative reads the scaled scores in addition to the probabilities */
-    int64_t entries;    /* batch entries with work: b, or 0 if there is none */
+    int64_t entries;    /* b (the batch entries); 0 if no batch entry has work */
     int64_t groups;     /* number of kv groups: entries * hkv */
     int64_t rows;       /* maximum rows of a kv group: heads * sq */
     int64_t tiles;      /* maximum row tiles of a kv group */
@@ -61,15 +61,14 @@ typedef struct fxa__cpu_backward_split {
     int64_t chains; /* number of chains; the tasks of a chain add to the same sums, one after the other */
     /* FXA__CPU_CHAIN_BY_x: the chain of a task is the index that the task has along these axes, modulo `chains` */
     uint32_t chain_axes;
-    /* bit t: there is one sum of the gradient of captured tensor t, which all chains add to: no two chains add to the
-     * same element */
+    /* bit t: all chains add to one sum of the gradient of captured tensor t, no two chains to the same element */
     uint64_t shared;
     /* bit t: each element of captured tensor t receives the gradient of at most one (row, key) pair (fxa__tape_sum) */
     uint64_t one_pair_per_element;
     int64_t ld_d, ld_v; /* row pitch in reals of matrices with d_qk and with d_v columns: a multiple of kernels->nr */
     /* row pitch of scores in reals; not a power of two, at which the elements of a column would share few cache sets */
     int64_t ld;
-    int64_t ones;      /* length of fxa__cpu_backward_run.ones: maximum rows of a product */
+    int64_t ones;      /* length of fxa__cpu_backward_run.ones: maximum rows of a matrix product */
     int64_t pool_rows; /* rows of the page pool; 0 = dK and dV are not summed by page */
 } fxa__cpu_backward_split;
 
@@ -116,8 +115,8 @@ typedef struct fxa__cpu_backward_worker {
     void *dout;                     /* [tile_rows,ld_v] dO, if it is not stored as real */
     void *s, *p, *ds;               /* [tile_rows,ld] scores, probabilities and dS; p is s unless split.keeps_scores */
     void *dq;                       /* [rows,ld_d] dQ of the worker, or of the task's key split */
-    /* [tiles] 1 = the task's key split has written the tile's dQ. NULL if keys are not split: dq is then the worker's
-     * own, and always written. */
+    /* [tiles] 1 = the task's key split has written the tile's dQ. NULL if keys are not split: the task then sets dQ of
+     * all tiles to 0 first. */
     unsigned char *dq_has;
     void *dk_pool, *dv_pool;  /* [pool_rows,ld_d] and [pool_rows,ld_v] dK and dV of the page pool for one KV head */
     void *column;             /* [tile_rows] one column of P or dS */
@@ -162,16 +161,18 @@ enum { FXA__CPU_Q_IS_FINITE = 1, FXA__CPU_DO_IS_FINITE = 2 };
 void fxa__cpu_backward_tile(fxa__cpu_backward_worker *w, int64_t tile);
 /* Computes the rows of row tile `tile` of the kv group: first..first+n. Returns false past the last tile. */
 bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile, int64_t *first, int64_t *n);
-/* Returns n rows of Q, O or dO as a matrix of real, and sets *ld to its pitch. Rows that are stored as such a matrix
- * are returned in place; others are loaded into `room`, whose pitch *ld the caller has set. */
+/* Returns n rows of Q, O or dO as a matrix of real (the type that the kernels compute in), and sets *ld to its row
+ * pitch. Rows that are stored like this are returned in place; others are loaded into `room`, whose pitch *ld the
+ * caller has set. */
 const void *fxa__cpu_backward_rows_load(const fxa__cpu_backward_worker *w, fxa_slot slot, int64_t first, int64_t n,
                                         void *room, int64_t *ld);
 
 /* ---- score_row.c ------------------------------------------------------------------------------------------------- */
 
-/* Computes row `row` of the tile that starts at row `first` of the kv group, in columns begin..end of the key block:
- * p = P r from the scores s, and ds = dS from dP, where r is the dropout factor. masked: false = the mask is true for
- * all of these rows and keys. May overwrite columns past `end`, up to the next multiple of FXA__TAPE_STEP. */
+/* Computes P r and dS in row `row` of the tile that starts at row `first` of the kv group, and in columns begin..end of
+ * the key block; r is the dropout factor. On entry, s has the scores, and ds has dP; on return, p has P r, and ds has
+ * dS. masked: false = the mask is true in all these columns. May overwrite columns past `end`, up to the next multiple
+ * of FXA__TAPE_STEP. */
 void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t row, bool masked, int64_t begin,
                              int64_t end);
 /* Sets P and dS of columns begin..end of a row to 0. */

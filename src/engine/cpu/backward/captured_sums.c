@@ -116,7 +116,7 @@ static int64_t captured_chains(const fxa__cpu_backward_run *run, int32_t t) {
     return run->split.shared >> t & 1 ? 1 : run->split.chains;
 }
 
-/* Returns the f64 sums of tensor t in a chain; NULL if the gradient has none. */
+/* Returns the f64 sums of tensor t in a chain (a sequence of tasks); NULL if the gradient of t is not summed in f64. */
 static double *captured_sum(const fxa__cpu_backward_run *run, int64_t chain, int32_t t) {
     return run->sums[chain * run->p->program->n_tensors + t].sum;
 }

@@ -96,7 +96,7 @@ static void backward_store_block(const fxa__cpu_backward_worker *w) {
     const fxa__cpu_backward_split *split = &w->run->split;
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     const fxa_problem *p = &w->run->p->in;
-    /* factor of the score scale that was applied to the scores, not to Q: dK = dS^T Q still lacks this factor */
+    /* part of the score scale that was applied to the scores instead of Q: dK = dS^T Q lacks this factor */
     double factor = fxa__cpu_score_factor(w->run->code->scores, w->run->bound->scale);
     if (split->want_k) kernels->format->sum_end(kernels, &w->dk_sum, w->n_keys);
     if (split->want_v) kernels->format->sum_end(kernels, &w->dv_sum, w->n_keys);
@@ -217,7 +217,8 @@ static void backward_chain_paged(fxa__cpu_backward_worker *w, int64_t chain) {
     }
 }
 
-/* Runs the tasks of a chain, one after the other, so that they add to the sums of the chain in a fixed order. */
+/* Runs the tasks of a chain (a sequence of tasks that add to the same sums) one after the other, so that the sums are
+ * added in a fixed order. */
 static void backward_chain(fxa__cpu_backward_worker *w, int64_t chain) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_backward_split *split = &run->split;
@@ -248,7 +249,7 @@ typedef struct backward_phase {
 
 static void backward_work(void *arg, int32_t worker) {
     backward_phase *phase = arg;
-    /* code->kernels is used too: its enter and leave are NULL or the functions of code->scores, called here */
+    /* These calls of enter and leave serve code->kernels too: its enter and leave are NULL or the same functions. */
     const fxa__cpu_kernels *kernels = phase->run->code->scores;
     if (kernels->enter) kernels->enter();
     for (int64_t i; (i = atomic_fetch_add_explicit(&phase->next, 1, memory_order_relaxed)) < phase->items;)

@@ -68,7 +68,8 @@ void fxa__cpu_score_row_back(fxa__cpu_backward_worker *w, int64_t first, int64_t
             score_row_derive(w, row, begin, steps, s, ds);
         }
         fxa__cpu_amax_ds(kernels, run->bound, ds, n);
-        /* The products multiply Q and dQ by the scale, not dS. A pair with dS * 0 = 0 may have NaN or inf in Q or K. */
+        /* A score scale of 0 is applied to dS too: products skip zeroes of dS, while 0 times an infinity or NaN of Q or
+         * K would be NaN. */
         if (run->bound->scale == 0) kernels->row_scale(ds, n, 0);
     }
     if (keep) kernels->row_drop(p, keep, factor, n);

@@ -12,16 +12,15 @@
 #include "../../../problem/scales.h"
 #include "../../../problem/work_estimate.h"
 
-/* Limits of memory, and of the numbers of tasks and of chains (sequences of tasks that add to the same sums). They are
- * untuned: about the memory that a large problem needs anyway, and as many tasks and chains as large machines have
- * threads. */
+/* Limits of memory, and of the numbers of tasks and of chains (sequences of tasks that add to the same sums); untuned.
+ * The memory limits are about what a large problem needs anyway, the numbers about the threads of a large machine. */
 #define BACKWARD_PARTS_BYTES ((int64_t)512 << 20) /* maximum bytes of the dQs of all key splits */
-/* Maximum bytes of the sums of gradients of which each chain has its own, all chains together. */
+/* Maximum bytes, over all chains, of the gradient sums that are not shared by the chains. */
 #define BACKWARD_SUM_BYTES ((int64_t)64 << 20)
 enum {
-    BACKWARD_TASKS = 32, /* keys are split until there are about so many tasks */
-    /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64, one thread takes no measurably longer with 4 key
-     * splits than without. */
+    BACKWARD_TASKS = 32, /* keys are split until there are about this many tasks */
+    /* Maximum number of key splits. On Zen 3 with H 1, S 4096, D 64 and one thread, 4 key splits are not measurably
+     * slower than none. */
     BACKWARD_KEY_SPLITS = 8,
     /* Maximum number of chains (sequences of tasks that add to the same sums) if gradients of captured tensors or of
      * params are requested. */
@@ -84,8 +83,8 @@ void fxa__cpu_backward_min_sub_block(const fxa__cpu_kernels *kernels, int32_t *r
 
 /* ---- Chains ------------------------------------------------------------------------------------------------------ */
 
-/* Returns true if the map is injective: coordinates are >= 0 and increase with the index. The check of the problem
- * ensures that none wraps. */
+/* Returns true if the map is injective: coordinates are >= 0 and increase with the mapped index. They do not wrap
+ * around, because the check of the problem rejects such maps. */
 static bool split_map_is_plain(const fxa_index_map *map) {
     return map->kind == FXA_MAP_AFFINE && !map->has_offset && map->base >= 0 && map->step > 0;
 }
@@ -116,14 +115,15 @@ static bool split_has_q_shift(const fxa_problem *p) {
     return lo != 0 || hi != 0;
 }
 
-/* Returns true if different query rows access different elements of a tensor whose indices are the inputs `inputs`. */
+/* Returns true if different query rows access different elements of a tensor. Bit i of `inputs`: one of the tensor's
+ * indices is fxa_input i. */
 static bool split_has_own_rows(const fxa_problem *p, uint32_t inputs) {
     if (p->sq <= 1 || inputs & 1u << FXA_INPUT_Q_ROW) return true;
     return inputs & 1u << FXA_INPUT_Q && split_map_is_plain(&p->map_q) && !split_has_q_shift(p);
 }
 
-/* Returns true if different (query, key) pairs access different elements of tensor t, and the elements of a row are
- * evenly spaced, because the index along one axis is the key coordinate k. */
+/* Returns true if different (query, key) pairs access different elements of tensor t, and the elements that one query
+ * row accesses are evenly spaced, because the index along one axis is the key coordinate k. */
 static bool split_has_one_pair_per_element(const fxa__problem *p, const fxa_program *d, int32_t t) {
     const fxa_problem *in = &p->in;
     uint32_t wanted = (in->b > 1 ? 1u << FXA_INPUT_B : 0u) | (in->hq > 1 ? 1u << FXA_INPUT_H : 0u);

@@ -7,13 +7,13 @@
  *     dS = P (r dP - delta) times the derivative of the program     r: dropout
  *     dV += (P r)^T dO,  dK += dS^T (scale Q),  dQ += dS K          dQ is scaled when it is complete
  *
- * S has the same bits as forward's scores, because the same kernels multiply the same numbers; keys are read as they
- * are stored if forward does so. If products round to bf16, a scale that is not a power of two is applied after the
- * products, to S and to dK.
+ * S has the same bits as forward's scores, because the same kernels multiply the same numbers; as in forward, K is not
+ * packed if there are few rows (fxa__cpu_is_decode). If products round to bf16, a scale that is not a power of two is
+ * applied after the products, to S and to dK.
  *
- * If the mask excludes pairs, each sub-block has its own columns. The transposed sums dV and dK are then computed by
- * column steps; each step reads only the rows of sub-blocks that contain any of its columns. A product in which one
- * factor has infinities or NaN skips zeroes of the other factor, so that 0 * inf counts as 0.
+ * If the mask excludes (query, key) pairs, each sub-block has its own columns. The transposed sums dV and dK are then
+ * computed by column steps; each step reads only the rows of sub-blocks that contain any of its columns. A product in
+ * which one factor has infinities or NaN skips zeroes of the other factor, so that 0 * inf counts as 0.
  */
 #include "backward.h"
 
@@ -23,15 +23,16 @@
 #include <string.h>
 
 typedef struct tile_pass {
-    int64_t first, n;      /* rows first..first+n of the kv group: those of its query heads, head after head */
+    /* rows first..first+n of the kv group, whose rows are the query rows of its heads, head after head */
+    int64_t first, n;
     const void *q, *dout;  /* Q [n,ld_q] and dO [n,ld_dout] of the rows, as real */
     int64_t ld_q, ld_dout; /* row pitches of q and dout in reals */
     /* number of sub-blocks in w->sub_blocks, which are ordered by rows, then by columns; the first column of each is a
      * multiple of kernels->nr */
     int64_t count;
-    bool is_masked; /* the sub-blocks of the tile have different columns */
-    /* true: in each row, P and dS are 0 in all columns outside of the sub-blocks. false: of these columns, P and dS are
-     * 0 only in the groups of column_step columns that a sub-block overlaps */
+    bool is_masked; /* the mask excludes (row, key) pairs of the tile, so its sub-blocks have different columns */
+    /* P and dS are 0 in columns of a row that are in no sub-block: true = in all such columns; false = only in those of
+     * a group of column_step columns that a sub-block overlaps */
     bool clear;
     int64_t column_step;   /* number of columns of P and dS that are added to dV and dK at once */
     bool reads_other_rows; /* the sums dV and dK also read the rows of P and dS between the sub-blocks */
@@ -103,8 +104,10 @@ static void tile_dp(fxa__cpu_backward_worker *w, const tile_pass *t, const fxa__
     kernels->format->product_rows(kernels, &x);
 }
 
-/* Sets P and dS of a row of sub-block i to 0 in the columns outside of begin..end that the sums dV and dK may read, or
- * that products have written past the sub-block's end. The row's later sub-blocks are computed after this call. */
+/* Sets P and dS of a row of sub-block i to 0 in those columns outside of begin..end that
+ *   - the sums dV and dK may read, or
+ *   - products have written past the end of the sub-block.
+ * Must be called before the row's later sub-blocks are computed, because it may also clear their columns. */
 static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row, int64_t begin,
                            int64_t end) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -118,7 +121,8 @@ static void tile_row_clear(const fxa__cpu_backward_worker *w, const tile_pass *t
     fxa__cpu_score_row_clear(w, row, end, to);
 }
 
-/* Computes P and dS of one row of sub-block i: in all columns of the sub-block, or in those inside of the band. */
+/* Computes P and dS of one row of sub-block i: in all columns of the sub-block or, if it is banded, in those that the
+ * row attends to. */
 static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i, int64_t row) {
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
     int64_t begin = s->begin, end = s->end;
@@ -132,8 +136,8 @@ static void tile_row(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i,
     if (begin == end || t->is_masked) tile_row_clear(w, t, i, row, begin, end);
 }
 
-/* Computes P and dS of sub-block i. Before the scores are computed, prefetches the elements that the program will
- * read. */
+/* Computes P and dS of sub-block i. Before the scores are computed, prefetches the elements of captured tensors that
+ * the program will read. */
 static void tile_sub_block(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t i) {
     const fxa__cpu_backward_run *run = w->run;
     const fxa__cpu_sub_block *s = &w->sub_blocks[i];
@@ -311,8 +315,8 @@ static int64_t tile_per_head(const fxa__cpu_backward_worker *w, int64_t *rows) {
     return fxa__div_up(q_len, *rows);
 }
 
-/* A head with more rows than a tile has its own tiles of about equal size, so that the mask excludes the same pairs in
- * the tiles of all heads. */
+/* A head with more rows than a tile has its own tiles of about equal size, so that the tiles of all heads have the same
+ * rows, in which the mask often excludes the same (query, key) pairs. */
 bool fxa__cpu_backward_tile_rows(const fxa__cpu_backward_worker *w, int64_t tile, int64_t *first, int64_t *n) {
     int64_t rows = w->run->split.tile_rows, q_len = w->g.seq.q_len;
     if (w->g.rows == 0) return false;
@@ -332,7 +336,7 @@ static int64_t tile_number(const fxa__cpu_backward_worker *w, int64_t tile) {
     return w->g.seq.q_len < w->run->split.tile_rows ? tile : tile % tile_per_head(w, &(int64_t){0});
 }
 
-/* Adds dS K to dQ of the tile. The first key block of a key split sets dQ to 0 before. */
+/* Adds dS K to dQ of the tile. If keys are split, the first key block that does this for a tile sets dQ to 0 before. */
 static void tile_dq_add(fxa__cpu_backward_worker *w, const tile_pass *t, int64_t tile) {
     const fxa__cpu_kernels *kernels = w->run->code->kernels;
     int64_t ld_d = w->run->split.ld_d;

@@ -5,7 +5,7 @@
  * These parts grow with the sequence length: LSE and delta (two numbers per row); dQ of a kv group as real, for each
  * worker, or for each key split of each group if keys are split (at most BACKWARD_PARTS_BYTES); for paged K and V, dK
  * and dV of the page pool of one KV head, for each worker; f64 sums of the captured tensors whose gradients are
- * requested, unless each pair has its own element.
+ * requested, unless each (row, key) pair has its own element.
  */
 #include "backward.h"
 

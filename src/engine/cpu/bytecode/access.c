@@ -19,7 +19,7 @@
 typedef struct access_walk {
     int64_t n; /* number of columns */
     int64_t x, dx, lo, hi, shift;
-    int64_t size, stride; /* size of the axis, and elements from one index to the next */
+    int64_t size, stride; /* size of the axis; number of elements from one index to the next */
     int64_t offset;       /* offset that the indices of the other axes give, in elements */
 } access_walk;
 
@@ -58,7 +58,7 @@ static bool access_begin(const fxa__tape_at *r, const fxa__tape_access *access, 
     return true;
 }
 
-/* Returns the longest piece that starts at column i. */
+/* Returns the longest piece of evenly spaced elements that starts at column i. */
 static access_piece access_next(const access_walk *w, int64_t i) {
     int64_t lo = w->lo + w->shift, hi = w->hi + w->shift, x = w->x + w->shift + i * w->dx, from = lo, to = hi,
             index = x;
@@ -201,7 +201,8 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Adds the value of each column of a piece to the gradient sum of the column's element. The sums are evenly spaced. */
+/* Adds the value of each column of a piece to the gradient sum of the column's element. The sums of consecutive columns
+ * are p->stride doubles apart. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -226,8 +227,8 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
-/* Adds the values of a piece's columns to elements of any dtype, except where dscore is 0. row: `value` has one element
- * per column; else it is a scalar. */
+/* Adds the values of a piece's columns to the elements of the gradient tensor itself, which may have any dtype, except
+ * where dscore is 0. row: true = `value` has one value per column; false = one for all columns. */
 static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
                               bool row, const void *dscore) {
     enum { PIECE = 64 };

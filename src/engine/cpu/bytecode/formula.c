@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Converts a mask into a formula over rows of bits, which processes 64 pairs at a time. The leaves of a formula:
+ * Converts a mask into a formula over rows of bits, which processes 64 keys at a time. The leaves of a formula:
  *
  *   range   a comparison that is true for a contiguous range of columns; costs a few operations per row
  *   test    a bool that is the same for all columns of a row; costs a few operations per row
@@ -9,8 +9,8 @@
  * For example, if a mask combines a window with a table of blocks, the table is read only for the first row of each
  * block, although the window moves with each row.
  *
- * Operands that depend on a common value per pair stay in one part, so that the value is computed once. A bool for
- * which the formula has no capacity left becomes one part.
+ * Operands that depend on a common value per (query, key) pair stay in one part, so that the value is computed once. A
+ * bool for which the formula has no capacity left becomes one part.
  */
 #include "tape_code.h"
 
@@ -18,8 +18,8 @@
 
 typedef struct formula_state {
     fxa__tape_graph *g;
-    /* [program nodes] two bits for each operand of the operator being split: how the operand depends on the node
-     * (FORMULA_x); 0 = not at all */
+    /* [program nodes] how each operand of the operator that is being split depends on the node: two bits FORMULA_x per
+     * operand; 0 = not at all */
     uint8_t *seen;
     /* number of operators that may still be added to the formula, a SELECT counting as two; at first
      * TAPE_FORMULA_SPLITS */
@@ -70,7 +70,8 @@ static void formula_mark(formula_state *f, int32_t node, int shift) {
     }
 }
 
-/* Returns true if two operands of n depend on a common value that is computed for every pair (FORMULA_VALUE). */
+/* Returns true if two operands of n depend on a common value that is computed for every (query, key) pair
+ * (FORMULA_VALUE). */
 static bool formula_shares(formula_state *f, const fxa__tape_node *n) {
     bool shared = false;
     for (int32_t i = 0; i < f->g->program->n_nodes; i++) f->seen[i] = 0;
@@ -108,9 +109,9 @@ static void formula_leaf(formula_state *f, int32_t node) {
     if (is_range && negated) formula_add(f, TAPE_BITS_NOT, -1);
 }
 
-/* Appends the terms of a bool to the formula. A stack of rows of bits evaluates the formula; held: number of rows that
- * are on the stack before these terms are evaluated. The recursion is at most TAPE_FORMULA_SPLITS deep, because each
- * level reduces f->splits. */
+/* Appends the terms of the bool `node` to the formula, in postfix order: a stack whose elements are rows of bits (one
+ * bit per key) evaluates them. held: height of the stack before these terms. The recursion is at most
+ * TAPE_FORMULA_SPLITS calls deep, because each call that recurses reduces f->splits. */
 static void formula_build(formula_state *f, int32_t node, int held) {
     const fxa__tape_node n = f->g->nodes[node];
     uint8_t kind;

@@ -30,7 +30,8 @@ int64_t fxa__tape_gather_base(const fxa__tape_at *r, const fxa__tape_access *acc
     return gather_is_outside(offset) ? FXA__TAPE_OUTSIDE : offset;
 }
 
-/* Computes the indices of columns first..first+n along the axis whose index is sign * k plus a value. */
+/* Computes the indices of columns first..first+n along the axis whose index is sign * k plus a value, where k is the
+ * key coordinate. */
 static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, int64_t first, int64_t n,
                          int32_t *index) {
     const int32_t *k = r->state->k + r->first + first;
@@ -45,7 +46,8 @@ static void gather_index(const fxa__tape_at *r, const fxa__tape_access *access, 
     }
 }
 
-/* Computes the offsets of columns first..first+n from the axes whose index varies with the column. */
+/* Computes the offset of the tensor element of each of the columns first..first+n, from those axes whose index varies
+ * with the column. */
 static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access, const fxa_view *view, int64_t first,
                            int64_t n, int64_t *offset) {
     int32_t room[GATHER_COLUMNS];
@@ -57,7 +59,7 @@ static void gather_offsets(const fxa__tape_at *r, const fxa__tape_access *access
         r->run->tape->kernels->offsets(offset, add, index, view->size[d], view->stride[d], n);
         add = true;
     }
-    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* all columns have the same element */
+    if (!add) memset(offset, 0, (size_t)n * sizeof *offset); /* no index varies: all columns access the same element */
 }
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
@@ -109,10 +111,11 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* State of a scatter: consecutive values for the same element are summed before they are added to it. */
+/* State of a scatter: consecutive values for one tensor element are summed before they are added to the element's
+ * sum. */
 typedef struct gather_sum {
     double *to; /* the f64 sums of the captured tensor */
-    int64_t at; /* element whose values are being summed */
+    int64_t at; /* index in `to` of the tensor element whose values are being summed */
     double sum; /* sum of the values of element `at` so far, not yet added to to[at] */
 } gather_sum;
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes the graph of a tape from a program. The graph has the program's nodes with their levels, marks ints that are
- * the key coordinate k or -k plus a value of a lower level, finds loads whose index is such an int, and lists the
- * results (roots). Nodes that do not come from the program are appended. Their level is lower than that of the nodes
- * that use them, so within a level operands precede users.
+ * Makes the graph of a tape from a program. The graph
+ *   - has the program's nodes, each with its level: how often its value is computed (tape_code.h)
+ *   - marks ints that are k or -k, where k is the key coordinate, plus a value that does not depend on k
+ *   - finds loads whose index is such an int
+ *   - lists the results (roots)
+ * Nodes that do not come from the program are appended. Their level is lower than that of the nodes that read them, so
+ * within a level operands precede readers.
  */
 #include "tape_code.h"
 
@@ -19,7 +22,7 @@
 enum { GRAPH_MAX_CONJUNCTS = 64 };
 
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node) {
-    fxa__tape_node copy = *node; /* node may be in the array that grows */
+    fxa__tape_node copy = *node; /* `node` may point into g->nodes, which may move when it grows */
     if (g->failed || g->n_nodes >= INT32_MAX - 1 ||
         !fxa__grow(g->host, &g->nodes, &g->nodes_capacity, g->n_nodes + 1, sizeof *g->nodes)) {
         g->failed = true;
@@ -71,8 +74,8 @@ static int32_t graph_int(fxa__tape_graph *g, int32_t value) {
 /* ---- Ints of the form k + offset --------------------------------------------------------------------------------- */
 
 /* Sets sign and offset of node i if its value is sign * k + offset, where k is the key coordinate and the offset does
- * not depend on k. Such a node is k itself, the negation of such an int, or its sum or difference with a value that
- * does not depend on k. */
+ * not depend on k. The forms that have such a value: k, and -x, x + v, v + x, x - v and v - x, where x is a node with
+ * sign and offset, and v does not depend on k. */
 static void graph_find_affine(fxa__tape_graph *g, int32_t i, const fxa__linear *form) {
     fxa__tape_node n = g->nodes[i];
     if (n.type != FXA_INT || !fxa__lower_key_sign(form)) return;
@@ -137,8 +140,8 @@ static void graph_take_bounds(fxa__tape_graph *g, graph_index *x) {
     }
 }
 
-/* Sets the axis of a load if exactly one index depends on k, and that index is sign * k plus a value, perhaps clamped.
- * If the keys are evenly spaced, so are the elements of a row where the index is not clamped. */
+/* Sets the axis of a load if exactly one index depends on the key coordinate k, and that index is sign * k plus a
+ * value, perhaps clamped. Evenly spaced keys then load evenly spaced elements, except where the index is clamped. */
 static void graph_find_axis(fxa__tape_graph *g, fxa__tape_node *load) {
     int axis = -1, rank = load->n_args;
     load->axis = -1;
@@ -173,7 +176,7 @@ static int32_t graph_same(const fxa_program *p, int32_t i) {
 
 /* Properties of the program's nodes, all [n_nodes]. */
 typedef struct graph_known {
-    fxa__linear *forms; /* affine forms of int nodes */
+    fxa__linear *forms; /* int nodes as affine forms of the inputs */
     fxa__depend *sets;  /* inputs that a node depends on */
     bool *zero;         /* the node is 0 wherever dscore is 0 */
 } graph_known;
@@ -222,8 +225,8 @@ static void graph_import_all(fxa__tape_graph *g) {
 
 /* ---- Roots ------------------------------------------------------------------------------------------------------- */
 
-/* Returns the int sign * k + offset that is compared: `node` itself, or its operand if `node` is an absolute value;
- * NULL if it does not have this form. Sets *absolute to true for an absolute value. */
+/* Returns the node of the form sign * k + offset, where k is the key coordinate: `node` itself, or its operand if
+ * `node` is an absolute value; NULL if there is none. Sets *absolute to true for an absolute value. */
 static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, bool *absolute) {
     const fxa__tape_node *n = &g->nodes[node];
     *absolute = n->op == FXA_OP_ABS && n->type == FXA_INT;
@@ -231,9 +234,9 @@ static const fxa__tape_node *graph_line(const fxa__tape_graph *g, int32_t node, 
     return n->sign ? n : NULL;
 }
 
-/* Let x = sign * k + offset, where k is the key coordinate. A comparison of x, or an inequality of abs(x), with a bound
- * b that does not depend on k is true inside of a range of columns or, if negated, outside of it: b < abs(x) is the
- * negation of abs(x) <= b. */
+/* Converts the comparison `node` to a range of columns if it compares x = sign * k + offset, where k is the key
+ * coordinate, with a bound that does not depend on k, or if it is an inequality of abs(x) and such a bound. If
+ * *negated, the comparison is true outside of the range: b < abs(x) is the negation of abs(x) <= b. */
 bool fxa__tape_graph_range(const fxa__tape_graph *g, int32_t node, fxa__tape_node *range, bool *negated) {
     const fxa__tape_node n = g->nodes[node];
     bool order = n.op == FXA_OP_LT || n.op == FXA_OP_LE, strict = n.op == FXA_OP_LT, absolute = false;
@@ -348,10 +351,9 @@ static void graph_need_between(fxa__tape_graph *g, size_t begin, size_t end) {
         if (g->nodes[i].needed) graph_need_args(g, &g->nodes[i]);
 }
 
-/* Propagates `needed` from nodes to their operands in three passes:
- *   1. from program nodes, to program nodes and appended nodes
- *   2. from appended nodes, to appended nodes and program nodes below level COLUMN
- *   3. from program nodes below level COLUMN, to program nodes */
+/* Propagates `needed` from nodes to their operands. Operands precede their readers, except that a node of the program
+ * may read an appended node, which reads nodes of the program below level COLUMN (the same value for all keys). So
+ * there are three passes: over the program's nodes, over the appended nodes, and over the program's nodes again. */
 static void graph_need(fxa__tape_graph *g, uint32_t kinds) {
     size_t appended = (size_t)g->program->n_nodes;
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].needed = false;

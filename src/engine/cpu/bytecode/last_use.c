@@ -5,8 +5,8 @@
  */
 #include "tape_code.h"
 
-/* Sets `is_out` of a result's node if nothing else reads the node: it is computed last, directly into the caller's row
- * `out`. By then all other nodes have read the caller's rows, and `out` may be one of these rows. */
+/* Sets `is_out` of a result's node if nothing else reads the node: its value is then computed last, directly into the
+ * caller's row `out`. All other nodes have read the caller's rows before, so `out` may be one of these rows. */
 static void last_use_find_out(fxa__tape_graph *g) {
     for (size_t r = 0; r < g->n_roots; r++) {
         const fxa__tape_root *root = &g->roots[r];

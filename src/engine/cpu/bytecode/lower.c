@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lowers the graph to instructions: the needed nodes of each level in order, each with a register of its level. A
- * register is free again after the last reader of its value, unless a later level or a result (root) reads it. Results
- * come last, and are written to the caller's row.
+ * Lowers the graph to instructions, one level after the other; a level is how often a value is computed (tape_code.h).
+ * Each needed node gets a register of its level, which is free again after the last reader of the node's value, unless
+ * a later level or a result (root) reads the value. Results come last, and are written to the caller's row.
  *
- * A JOINT tape computes a score and its derivative. Its level FULL, which runs once per pair, has the nodes of the
- * score first, then the result `score`, then the derivative. Values of the score that the derivative reads keep their
- * registers.
+ * On a FXA__TAPE_JOINT tape, level FULL, which runs once per (row, key) pair, computes the score, then the score's
+ * derivative. Values of the score that the derivative reads keep their registers.
  */
 #include "tape_code.h"
 
@@ -18,21 +17,21 @@
 typedef struct lower_state {
     fxa__tape_graph *g;
     fxa__tape *tape;
-    int level; /* level that is being lowered */
+    int level; /* index of the level (fxa__tape.level) whose instructions are being appended */
     int32_t *free_regs;
     size_t n_free, free_capacity;
     int32_t *place_of;             /* [nodes] index of the node's fxa__tape_place in this level; -1 = none yet */
-    int32_t external[TAPE_SPACES]; /* [spaces] index of the fxa__tape_place of a caller's row; -1 = none yet */
+    int32_t external[TAPE_SPACES]; /* [TAPE_x] index of the fxa__tape_place of a caller's row; -1 = none yet */
     int32_t minus_inf, zero;       /* nodes of the constants -inf and 0 */
-    /* [nodes] 1 = the part of the formula being lowered needs the node; NULL: no formula */
+    /* [nodes] 1 = needed by the part of the mask formula that is being lowered; NULL: no mask formula */
     uint8_t *wanted;
     bool failed;  /* memory is exhausted */
-    bool no_code; /* an operation has no opcode: a bug, because fxa__tape_missing accepted it */
+    bool no_code; /* an operation has no opcode although fxa__tape_missing accepted it: a bug */
 } lower_state;
 
 /* ---- Registers and operands (places) ----------------------------------------------------------------------------- */
 
-/* Returns a free register of the level that is being lowered. */
+/* Returns a free register of level l->level. */
 static int32_t lower_take_reg(lower_state *l) {
     if (l->n_free) return l->free_regs[--l->n_free];
     return l->tape->level[l->level].n_regs++;
@@ -102,7 +101,7 @@ static int32_t lower_spread(lower_state *l, int32_t node, int32_t reg) {
     return place;
 }
 
-/* Returns the opcode of a node; -1 if none takes the node's rows and scalars. With `spread`, scalars count as rows. */
+/* Returns the opcode of a node; -1 if no opcode takes its mixture of rows and scalars. With `spread`, all are rows. */
 static int32_t lower_opcode(const lower_state *l, const fxa__tape_node *n, bool spread) {
     char letters[4] = "___";
     for (int k = 0; k < n->n_args && k < 3; k++) letters[k] = lower_letter(l, n->arg[k], spread);
@@ -162,7 +161,7 @@ static int32_t lower_add_access(lower_state *l, const fxa__tape_node *n) {
 static void lower_leaf(lower_state *l, fxa__tape_node *n) {
     fxa__tape *t = l->tape;
     if (n->op == FXA_OP_INPUT && n->level == TAPE_FULL) return; /* score and dscore are rows that the caller passes */
-    /* a new register: the value is stored before the level runs, so instructions would overwrite it in a freed one */
+    /* no freed register: leaf values are stored before the level runs, so earlier instructions could overwrite them */
     n->reg = l->tape->level[l->level].n_regs++;
     fxa__tape_leaf leaf = {.op = n->op, .type = n->type, .level = n->level, .imm = n->imm, .reg = n->reg, .f = n->f};
     if (!fxa__grow(l->g->host, &t->leaves, &t->leaves_capacity, t->n_leaves + 1, sizeof leaf))
@@ -190,7 +189,7 @@ static void lower_node(lower_state *l, int32_t i) {
         return;
     }
     int32_t access = n->op == FXA_OP_LOAD ? lower_add_access(l, n) : -1;
-    /* The result may overwrite an operand if all elements have the same size and no scalar is copied to a row first. */
+    /* The result may overwrite an operand if reals have the size of ints and no scalar is copied to a row first. */
     bool in_place = access < 0 && l->tape->kernels->real_size == sizeof(int32_t) && lower_opcode(l, n, false) >= 0;
     if (in_place) lower_release(l, i);
     if (!n->is_out) n->reg = lower_take_reg(l);
@@ -304,7 +303,7 @@ static void lower_nodes(lower_state *l, bool value) {
 }
 
 /* Lowers the results: sums of gradients, then the score or its derivative, then the mask of the score. The sums come
- * first because they read the row dscore, which `out` may overwrite. A JOINT tape starts with the score. */
+ * first because they read the row dscore, which `out` may overwrite. A FXA__TAPE_JOINT starts with the score. */
 static void lower_roots(lower_state *l) {
     if (l->g->joint) {
         lower_roots_of(l, 1u << FXA__OUT_SCORE, lower_write);
@@ -322,7 +321,7 @@ static void lower_want_one(lower_state *l, int32_t node) {
     if (l->g->nodes[node].level == TAPE_FULL) l->wanted[node] = 1;
 }
 
-/* Sets `wanted` of the nodes of level FULL that a result (root) needs. One pass: operands precede their readers. */
+/* Sets `wanted` of the nodes of level FULL that a result (root) needs, in one loop: operands precede their readers. */
 static void lower_want(lower_state *l, const fxa__tape_root *root) {
     const fxa__tape_node *nodes = l->g->nodes, *access = root->access >= 0 ? &nodes[root->access] : NULL;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->wanted[i] = 0;
@@ -332,8 +331,8 @@ static void lower_want(lower_state *l, const fxa__tape_root *root) {
         for (int k = 0; l->wanted[i] && k < nodes[i].n_args; k++) lower_want_one(l, nodes[i].arg[k]);
 }
 
-/* Lowers a part of the formula: a bool that instructions compute. A value that two parts read is computed in each of
- * them, because the parts may run for different rows. */
+/* Lowers a part of the mask formula (a bool that instructions compute). A value that two parts read is computed in each
+ * part, because the parts may run for different rows. */
 static void lower_part(lower_state *l, const fxa__tape_root *root) {
     fxa__tape *t = l->tape;
     const fxa__tape_level *full = &t->level[TAPE_FULL];
@@ -351,7 +350,8 @@ static void lower_part(lower_state *l, const fxa__tape_root *root) {
     l->failed = l->failed || !fxa__tape_formula_watch(t);
 }
 
-/* Lowers a formula. Its ranges, tests and parts are each numbered in the order of the formula's terms. */
+/* Lowers the mask formula. Its ranges of columns, tests (one bool per row) and parts (other bools) are numbered
+ * separately, in the order of the formula's terms. */
 static void lower_formula(lower_state *l) {
     fxa__tape *t = l->tape;
     for (size_t i = 0; i < l->g->n_terms && !l->failed; i++) {
@@ -374,7 +374,7 @@ static void lower_level(lower_state *l, int level) {
     l->n_free = 0;
     for (size_t i = 0; i < l->g->n_nodes; i++) l->place_of[i] = -1;
     for (int s = 0; s < TAPE_SPACES; s++) l->external[s] = -1;
-    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* else: lower_formula lowers the nodes */
+    if (!(l->wanted && level == TAPE_FULL)) lower_nodes(l, true); /* lower_formula lowers nodes of mask formulas */
 }
 
 fxa_status fxa__tape_lower(fxa__tape_graph *g, fxa__tape *tape, fxa_error *err) {

@@ -4,10 +4,10 @@
  * leaves are ranges of columns, tests (one bool per row), and parts, which are bools that instructions compute.
  *
  * The instructions of a part start from a row of zeroes and set the elements to -inf where the part is false. Apart
- * from columns and batch entry, they read only ROW values (one per row). If these equal those of the row before, the
- * part has the same bits and the instructions do not run. Many rows are equal in masks of blocks or documents, and if
- * the rows are the heads of one query. If no part, range or test differs from the row before, the row is only reported
- * as equal.
+ * from columns and batch entry, they read only ROW values (one per row). If the ROW values equal those of the previous
+ * row, the part has the same bits and the instructions do not run. Many rows have equal bits in masks of blocks or
+ * documents, or if the rows are the heads of one query. If all parts, ranges and tests equal those of the previous row,
+ * no bits are computed: the row is reported as equal.
  */
 #include "tape_code.h"
 
@@ -114,9 +114,10 @@ static bool mask_move_ranges(fxa__tape_run *run, int64_t row) {
     return changed;
 }
 
-/* Returns the number of rows after `row`, before `end`, that are known to have the mask bits of row `row`. Before
- * row s->until[row], the offset and bound of each range of columns change by equal steps. Begin and end of the range
- * are then monotonic in the row: if both are equal in `row` and in a later row, so are they in all rows between. */
+/* Returns the number of rows after `row`, before `end`, that are known to have the mask bits of row `row`. Before row
+ * s->until[row], the offset and bound of each range of columns change by the same amount from row to row, so the
+ * range's begin and end are monotonic in the row. If both are equal in `row` and in a later row, they are equal in all
+ * rows between. */
 static int64_t mask_repeats(const fxa__tape_run *run, int64_t row, int64_t end) {
     const fxa__tape *t = run->tape;
     const fxa__tape_state *s = run->scratch;

@@ -5,9 +5,10 @@
  * their last user are dropped at the next count of uses.
  *
  * Which nodes are merged does not depend on the mask: scores have the same bits on a tape with the mask and on one
- * without it, so forward and backward may use different tapes for the same pair. For the same reason, the nodes of a
- * JOINT tape's score are merged as on a tape of the score alone. The exception is a tanh whose value the derivative
- * reads: it becomes a node of its own again, which changes no bit.
+ * without it, so forward and backward may use different tapes for the same (query, key) pair. For the same reason, the
+ * nodes of the score on a FXA__TAPE_JOINT tape, which also computes the derivative, are merged as on a tape of the
+ * score alone. The exception is a tanh whose value the derivative reads: it becomes a node of its own again, which
+ * changes no bit.
  */
 #include "tape_code.h"
 
@@ -23,7 +24,8 @@ static bool peephole_is_one(const fxa__tape_graph *g, int level, int32_t node) {
     return !fxa__tape_is_row(level, g->nodes[node].level);
 }
 
-/* Makes n the operation `op` of the two factors of `product` and c. If a factor is a scalar, it becomes the second. */
+/* Gives n the operation `op` with three operands: the two factors of `product`, and c. A factor that is a scalar
+ * becomes the second operand. */
 static void peephole_join(const fxa__tape_graph *g, fxa__tape_node *n, uint32_t op, const fxa__tape_node *product,
                           int32_t c) {
     bool swap = peephole_is_one(g, n->level, product->arg[0]);
@@ -55,7 +57,8 @@ static void peephole_square(const fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[1] = n->arg[0];
 }
 
-/* Replaces tanh(x * y) and tanh(x / y) by TANH_MUL and TANH_DIV with the factor 1, if y is a scalar. */
+/* Replaces tanh(x * y) and tanh(x / y), if y is a scalar, by TANH_MUL and TANH_DIV, which multiply the tanh by their
+ * third operand: here 1. */
 static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *mul = peephole_inner(g, n, 0, FXA_OP_MUL), *div = peephole_inner(g, n, 0, FXA_OP_DIV);
     const fxa__tape_node *inner = mul ? mul : div;
@@ -69,7 +72,8 @@ static void peephole_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     n->arg[2] = g->one;
 }
 
-/* Replaces z * TANH_x by TANH_x with the factor z, if z is a scalar and the factor was 1. */
+/* Replaces z * t, if z is a scalar and t a TANH_MUL or TANH_DIV whose third operand (a factor of its result) is 1, by t
+ * with the third operand z. */
 static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     for (int k = 0; k < 2; k++) {
         const fxa__tape_node *mul = peephole_inner(g, n, k, FXA__TAPE_TANH_MUL);
@@ -85,7 +89,8 @@ static void peephole_scale_tanh(fxa__tape_graph *g, fxa__tape_node *n) {
     }
 }
 
-/* Replaces mulz(x, c - y * y) by SLOPE, if x is a row and c a scalar: the form of derivatives of tanh and sigmoid. */
+/* Replaces mulz(x, c - y * y), which is x * (c - y * y) but 0 where x is 0, by SLOPE, if x is a row and c a scalar.
+ * Derivatives of tanh and sigmoid have this form. */
 static void peephole_slope(const fxa__tape_graph *g, fxa__tape_node *n) {
     const fxa__tape_node *fnma = peephole_inner(g, n, 1, FXA__TAPE_FNMA);
     if (!fnma || fnma->arg[0] != fnma->arg[1] || !peephole_is_one(g, n->level, fnma->arg[2])) return;
@@ -192,8 +197,8 @@ static void peephole_part_tanh(fxa__tape_graph *g, int32_t i) {
     for (int k = 0; k < n->n_args; k++) n->arg[k] = was->arg[k];
 }
 
-/* Merges the nodes of the score. Only uses of a node by the score are counted, so the result is the same as on a tape
- * of the score alone. */
+/* Merges the nodes of the score of a FXA__TAPE_JOINT. Counts only those uses of a node that the score makes, so the
+ * result is the same as on a tape of the score alone. */
 static void peephole_value(fxa__tape_graph *g) {
     fxa__tape_graph_count(g, TAPE_ROOTS_ALL & ~(TAPE_ROOTS_SCORE | TAPE_ROOTS_MASK));
     for (size_t i = 0; i < g->n_nodes; i++) g->nodes[i].back = g->nodes[i].needed;

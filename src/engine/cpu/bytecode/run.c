@@ -16,8 +16,8 @@
 
 static int64_t run_steps(int64_t n) { return fxa__round_up(n, FXA__TAPE_STEP); }
 
-/* Computes the bytes of a row of n elements, with space for an entire step after any element. Returns false on
- * overflow. */
+/* Computes the bytes of a row of n elements, with so much padding that FXA__TAPE_STEP elements may be accessed from any
+ * element on. Returns false on overflow. */
 static bool run_pitch(int64_t n, size_t real_size, size_t *pitch) {
     FXA__ASSERT(n >= 0);
     if (n > INT64_MAX / 64) return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tapes as objects: creates and destroys them, and returns their properties.
+ * Creates and destroys tapes (compiled programs), and returns the properties of a tape.
  */
 #include "tape_code.h"
 

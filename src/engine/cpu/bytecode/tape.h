@@ -2,8 +2,8 @@
  *
  * Row bytecode: compiles a score program, its derivative, or a user's bprop to a tape of row operations. Each value is
  * computed as rarely as possible: once per batch entry, once per row (h, q), once per key of a key block, once per head
- * and key, or once per pair. The operations per pair run one row at a time: one operation after the other over the
- * columns of the row. Their registers hold one row each and stay in the L1 cache.
+ * and key, or once per (row, key) pair. The operations per (row, key) pair run one row at a time: one operation after
+ * the other over the columns of the row. The registers of these operations hold one row each and stay in the L1 cache.
  *
  * Elements of registers: floats are `real`, ints are int32, bools are int32 0 or 1. Rows are padded to FXA__CPU_PAD
  * bytes.
@@ -19,17 +19,20 @@ typedef struct fxa__tape fxa__tape;
  * fxa__tape_row computes the score without its mask, with the same bits as a tape of the score alone;
  * fxa__tape_row_back then computes the derivative. Values that both need are computed once. */
 enum {
-    FXA__TAPE_MASK = 1,        /* SCORE programs: with the mask; scores of pairs that are not attended become -inf */
-    FXA__TAPE_GRADS = 2,       /* DERIVATIVE programs: with the `grad` statements */
-    FXA__TAPE_NO_DSCORE = 4,   /* DERIVATIVE programs: only the `grad` statements; the user's bprop computes dscore */
+    /* SCORE programs: with the mask; scores of (query, key) pairs that are not attended become -inf */
+    FXA__TAPE_MASK = 1,
+    /* DERIVATIVE programs: adds the values of `grad` statements to gradients of params and captured tensors */
+    FXA__TAPE_GRADS = 2,
+    /* DERIVATIVE programs: only computes `grad` statements; the user's bprop computes dscore */
+    FXA__TAPE_NO_DSCORE = 4,
     FXA__TAPE_PLAIN = 8,       /* for tests: without the merged operations of peephole.c */
-    FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: only the mask, for fxa__tape_mask */
+    FXA__TAPE_MASK_ALONE = 16, /* SCORE programs: computes only the mask, for fxa__tape_mask */
     FXA__TAPE_JOINT = 32       /* programs with a score and its derivative (lower/fuse.h) */
 };
 fxa_status fxa__tape_create(fxa__host *host, const fxa_program *program, uint32_t flags,
                             const fxa__cpu_kernels *kernels, fxa__tape **out, fxa_error *err);
 void fxa__tape_destroy(fxa__tape *tape);
-/* Returns the first node of a program for whose operation the bytecode has no code; NULL: fxa__tape_create can compile
+/* Returns the first node of a program whose operation has no opcode in the bytecode; NULL: fxa__tape_create can compile
  * the program. */
 const fxa__node *fxa__tape_missing(const fxa_program *program);
 /* Prints the instructions as lines of text. program: the program that the tape was created from. */
@@ -42,8 +45,9 @@ bool fxa__tape_is_identity(const fxa__tape *tape);
 /* Where the gradient of a captured tensor is summed.
  *
  *   sum                    f64 sums, one for each element; the view has dense strides. NULL: see below
- *   one_pair_per_element   each element receives the gradient of at most one pair, and the elements of a row are evenly
- *                          spaced: gradients are added to the elements of the view themselves, and `sum` is NULL
+ *   one_pair_per_element   each element receives the gradient of at most one (row, key) pair, and the elements that one
+ *                          row accesses are evenly spaced: gradients are added to the elements of the view themselves,
+ *                          and `sum` is NULL
  *
  * If `sum` is NULL and one_pair_per_element false, the gradient is not requested. */
 typedef struct fxa__tape_sum {
@@ -92,7 +96,8 @@ void fxa__tape_prefetch(fxa__tape_run *run, int64_t row, int64_t first, int64_t 
  * row. Bit c of a row is 1 if the row attends to column c; bits past the last column are 0. same [n]: 1 = the row has
  * the bits of the previous row, and its words are not written. same may be 0 for such rows too. */
 void fxa__tape_mask(fxa__tape_run *run, int64_t row, int64_t n, uint64_t *bits, int64_t words, uint8_t *same);
-/* Returns the number of operations per pair that the mask takes if no row reuses the bits of the previous row. */
+/* Returns the number of operations per (row, key) pair that evaluate the mask if no row reuses the bits of the previous
+ * row. */
 int64_t fxa__tape_mask_cost(const fxa__tape *tape);
 /* Runs row `row` of those set by fxa__tape_rows, in columns first..first+n of those set by fxa__tape_columns. score,
  * dscore and out point at column `first` and are aligned for real. SCORE programs: computes the new scores; out may be

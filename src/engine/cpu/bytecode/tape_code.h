@@ -63,9 +63,9 @@ typedef struct fxa__tape_ins {
  * elements, except where the index reaches a bound or changes its sign. */
 typedef struct fxa__tape_access {
     int32_t tensor;
-    /* [rank] element of fxa__tape_level.places that holds the index along each axis */
+    /* [rank] place (index in fxa__tape_level.places) of the index along each axis */
     int32_t index[FXA_MAX_RANK];
-    int32_t lo, hi, shift; /* likewise for the bounds and the shift; lo -1 = not clamped; shift -1 = none */
+    int32_t lo, hi, shift; /* places of the bounds and the shift; lo -1 = not clamped; shift -1 = none */
     uint8_t rank, type;
     uint8_t rows;      /* bit i: the index along axis i is a row, with a value per column */
     uint8_t value_row; /* SCATTER: 1 = the added value is a row, 0 = a scalar */
@@ -77,7 +77,7 @@ typedef struct fxa__tape_access {
  * column. BELOW: x < bound, ABOVE: bound < x, ABS: |x| < bound, AT: x == bound. If not strict, <= replaces <. */
 enum { TAPE_BELOW, TAPE_ABOVE, TAPE_ABS, TAPE_AT };
 typedef struct fxa__tape_range {
-    int32_t offset, bound; /* elements of fxa__tape_level.places that hold the two ints */
+    int32_t offset, bound; /* places (indices in fxa__tape_level.places) of the two ints */
     int8_t sign;
     uint8_t side, strict; /* side: TAPE_BELOW..TAPE_AT; strict: the bound is excluded (unused by TAPE_AT) */
 } fxa__tape_range;
@@ -102,9 +102,9 @@ typedef struct fxa__tape_term {
     int32_t leaf;
 } fxa__tape_term;
 
-/* A part: a leaf of a formula whose bits are computed by n_ins instructions of level FULL, from index `ins` on. The ROW
- * values that the instructions read are n_watched elements of fxa__tape.watched, from index `watched` on. The
- * instructions run for a row only if one of these values differs from the previous row's. */
+/* A part: a leaf of a mask formula whose bits are computed by n_ins instructions of level FULL, from index `ins` on.
+ * The ROW values (one per row) that the instructions read are n_watched elements of fxa__tape.watched, from index
+ * `watched` on. The instructions run for a row only if one of these values differs from the previous row's. */
 typedef struct fxa__tape_part {
     size_t ins, n_ins, watched, n_watched;
 } fxa__tape_part;
@@ -112,8 +112,9 @@ typedef struct fxa__tape_part {
 /* A register that holds an input, a param or a constant. */
 typedef struct fxa__tape_leaf {
     uint8_t op, type, level;
-    int32_t imm, reg; /* imm: as in fxa__node; reg: index of the register in its level */
-    double f;         /* value of a float constant */
+    /* imm: int or bool constant, or index of the param or input; reg: index of the register in its level */
+    int32_t imm, reg;
+    double f; /* value of a float constant */
 } fxa__tape_leaf;
 
 typedef struct fxa__tape_level {
@@ -131,17 +132,18 @@ struct fxa__tape {
     /* FXA__TAPE_JOINT: number of instructions of level FULL that compute the score, before those of the derivative.
      * Other tapes: 0 */
     size_t n_value;
-    /* the tape is a FXA__TAPE_MASK_ALONE: it has a formula (`terms`), and level FULL has the instructions of `parts` */
+    /* created with FXA__TAPE_MASK_ALONE: the tape has a mask formula (`terms`), and level FULL has the instructions of
+     * `parts` */
     bool alone;
     fxa__tape_level level[TAPE_LEVELS];
     fxa__tape_access *accesses;
     fxa__tape_range *ranges;
     fxa__tape_leaf *leaves;
-    /* places (level FULL) of the bools that have one value for all columns of a row. On a tape without a formula, a
-     * false bool masks the entire row */
+    /* places (level FULL) of the bools that have one value for all columns of a row. On a tape without a mask formula,
+     * a false bool masks the entire row */
     int32_t *tests;
-    /* formulas: places (level FULL) of the ROW values that the first part reads, then of those that the second part
-     * reads, and so on; see fxa__tape_part */
+    /* mask formula: places (level FULL) of the ROW values (one per row) that the first part reads, then of those that
+     * the second part reads, and so on; see fxa__tape_part */
     int32_t *watched;
     fxa__tape_part *parts;
     fxa__tape_term terms[TAPE_FORMULA_TERMS];
@@ -166,15 +168,15 @@ typedef struct fxa__tape_node {
      * form */
     int8_t sign;
     int8_t axis; /* LOAD: axis along which the index is sign * k plus a value; -1 = none */
-    /* sign of the key coordinate k: LOAD: in the index along `axis`; WITHIN: in the int that is compared */
+    /* sign of the key coordinate k in the index along `axis` (LOAD) or in the int that is compared (WITHIN) */
     int8_t axis_sign;
     uint8_t word;   /* LOAD: fxa__tape_access.word */
     int32_t offset; /* if sign is not 0: node of the offset, which does not depend on k */
-    int32_t imm;    /* as in fxa__node */
+    int32_t imm;    /* as in fxa__node; WITHIN: side << 1 | strict of the fxa__tape_range */
     /* [n_args] nodes of the operands; LOAD: the indices, then lo, hi and shift if the index along `axis` is clamped */
     int32_t arg[TAPE_ARGS];
     double f;     /* value of a float constant */
-    int32_t uses; /* how often needed nodes have this node as an operand, and results (roots) as a value */
+    int32_t uses; /* number of operands of needed nodes, and of values of results (roots), that are this node */
     /* last node of the same level that reads the value; TAPE_PINNED: a later level or a result (root) reads it */
     int32_t last;
     int32_t reg; /* index of the register that holds the value */
@@ -184,9 +186,9 @@ typedef struct fxa__tape_node {
 typedef struct fxa__tape_root {
     uint32_t kind; /* fxa__out_kind: MASK for a conjunct or a leaf of the mask */
     int32_t slot;  /* DPARAM, DLOAD (gradients): index of the param or captured tensor */
-    int32_t node;  /* node of the result; DLOAD (gradient of a captured tensor): node of the added value; -1 = none */
+    int32_t node;  /* node of the result; DLOAD: of the value that is added to the gradient; -1 = none */
     /* DLOAD (gradient of a captured tensor): LOAD node with the indices of the element that is added to.
-     * MASK: WITHIN or MASK_x node that stands in place of `node`; -1 = none.
+     * MASK: node with operation FXA__TAPE_WITHIN or FXA__TAPE_MASK_x that replaces `node`; -1 = none.
      * Other results: -1. */
     int32_t access;
 } fxa__tape_root;
@@ -219,8 +221,8 @@ void fxa__tape_graph_root(fxa__tape_graph *g, uint32_t kind, int32_t slot, int32
 /* Appends a copy of *node. Returns its index; -1 if memory is exhausted. */
 int32_t fxa__tape_graph_add(fxa__tape_graph *g, const fxa__tape_node *node);
 /* Changes the level of values that depend on a head and a key, but not on the row within the head, from FULL to SHARED.
- * Must follow fxa__tape_peephole, which merges only nodes of equal level: values then have the same bits at either
- * level. */
+ * Must follow fxa__tape_peephole: that function merges only nodes of equal level, so the change of level could change
+ * which nodes it merges, and thus the bits of values. */
 void fxa__tape_graph_share(fxa__tape_graph *g);
 /* Computes `needed` and `uses` of all nodes as if g->roots had only results of the given kinds. Bit i of `kinds`:
  * results whose fxa__out_kind is i. */
@@ -266,29 +268,29 @@ typedef struct fxa__tape_ends {
 typedef struct fxa__tape_state {
     char *base[TAPE_LEVELS];   /* registers of each level */
     size_t pitch[TAPE_LEVELS]; /* bytes from one register to the next */
-    /* padded copies of score, dscore and out, for rows whose length is no multiple of FXA__TAPE_STEP */
+    /* padded copies of the rows score, dscore and out, for rows whose length is no multiple of FXA__TAPE_STEP */
     char *spare[3];
-    /* [places] addresses of the operands and results (places) of level FULL for row 0 and column 0; 0 for score,
-     * dscore and out */
+    /* [places] addresses of the operands and results (places) of level FULL for row 0 and column 0; 0 for the rows
+     * score, dscore and out, which the caller passes */
     uintptr_t *fixed;
     void **at;  /* [places] addresses of the operands and results (places) of the level being run */
     int32_t *k; /* [columns] coordinates of the keys */
-    /* formulas: a row of bits for each part, kept from the row for which the part ran last; then the stack on which the
-     * formula is evaluated, TAPE_FORMULA_ROWS rows of bits */
+    /* mask formula: for each part, the bits of the row for which the part ran last; then the stack on which the formula
+     * is evaluated, TAPE_FORMULA_ROWS rows of bits */
     uint64_t *bits;
-    fxa__tape_ends *ends; /* formulas: [ranges] columns of each range, for the row evaluated last */
-    /* formulas: [rows] 0 = all parts and tests have the same bits as in the previous row; 1 = perhaps not */
+    fxa__tape_ends *ends; /* mask formula: [ranges] columns of each range in the row that was evaluated last */
+    /* mask formula: [rows] 0 = all parts and tests have the same bits as in the previous row; 1 = perhaps not */
     uint8_t *moved;
-    /* formulas: [rows] end of the stretch of rows, from this row on, in which all parts and tests stay the same, and
-     * the offset and bound of each range change by the same amount from row to row */
+    /* mask formula: [rows] end of the longest series of rows, from this row on, in which all parts and tests have the
+     * same bits, and the offset and bound of each range change by the same amount from row to row */
     int64_t *until;
-    bool ranges_move;     /* formulas: the columns of a range may differ from row to row */
+    bool ranges_move;     /* mask formula: the columns of a range may differ from row to row */
     int64_t step;         /* k[i] = k[0] + i * step, step > 0; 0 = the coordinates are not evenly spaced */
     const int32_t *heads; /* [rows] head of each row; NULL: the tape has no SHARED values (values per head and key) */
     int32_t head;         /* head whose SHARED values (values per head and key) the registers hold */
     bool shared;          /* the SHARED registers hold values of the current key block */
-    int64_t first;        /* first column of the last fxa__tape_row; read by fxa__tape_row_back */
-    bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_SMALL, so rows are prefetched */
+    int64_t first;        /* first column of the last call of fxa__tape_row; read by fxa__tape_row_back */
+    bool far;             /* a LOAD reads rows of a tensor that is larger than RUN_SMALL; such rows are prefetched */
 } fxa__tape_state;
 
 /* What the instructions of a level work on: a row or part of it, and the addresses of their operands and results. */
@@ -319,15 +321,15 @@ void fxa__tape_gather(const fxa__tape_at *r, const fxa__tape_access *access, voi
 void fxa__tape_scatter(const fxa__tape_at *r, const fxa__tape_access *access, const void *value, const void *dscore);
 /* Sets the addresses of the operands and results (places) of level FULL for a row. */
 void fxa__tape_set_places(const fxa__tape_at *r, int64_t row, const void *score, const void *dscore, void *out);
-/* For formulas, after the ROW values of n rows are computed: compares each row with the previous one, and sets `moved`,
- * `until` and `ranges_move` of fxa__tape_state. */
+/* For tapes with a mask formula, after the ROW values of n rows are computed: compares each row with the previous one,
+ * and sets `moved`, `until` and `ranges_move` of fxa__tape_state. */
 void fxa__tape_mask_rows(fxa__tape_run *run, int64_t n);
 /* Runs the instructions of a part of a formula for the row that fxa__tape_set_places was called for. */
 void fxa__tape_run_part(const fxa__tape_at *r, const fxa__tape_part *part);
-/* Computes which of the n columns from `first` on are in the range: begin..end, relative to `first`. If no column is,
- * begin >= end: begin and end are 0 if the range lies before the columns, n if it lies behind them. Each of begin and
- * end is monotonic in offset and in bound. Returns false if sign * k + offset wraps around or the keys are not evenly
- * spaced. */
+/* Computes which of the n columns from `first` on are in the range: begin..end, relative to `first`. If none of the
+ * columns is in the range, begin >= end: begin and end are 0 if the range lies before the columns, n if it lies behind
+ * them. Each of begin and end is monotonic in offset and in bound. Returns false if sign * k + offset wraps around or
+ * the keys are not evenly spaced. */
 bool fxa__tape_range_ends(const fxa__tape_state *s, const fxa__tape_range *range, int32_t offset, int32_t bound,
                           int64_t first, int64_t n, int64_t *begin, int64_t *end);
 /* Like fxa__tape_range_ends, but sets both ends to 0 if no column is in the range. Returns false if the columns may not

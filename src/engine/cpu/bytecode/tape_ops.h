@@ -8,7 +8,7 @@
 
 #include "fxattn/fxattn.h"
 
-/* Operations that the program language lacks. The codes of these operations follow the codes of ops.def. */
+/* Operations that the program language lacks. Their numbers are larger than those of fxa_op. */
 enum {
     FXA__TAPE_NOT_BOOL = 128,
     FXA__TAPE_FILL,      /* sets every element of a row to a scalar */

@@ -92,8 +92,7 @@ static void text_range(const tape_text *t, const fxa__tape_range *range) {
 
 /* ---- Instructions ------------------------------------------------------------------------------------------------ */
 
-/* How the operations are printed that are not printed in the syntax of the program language. A, B and C are the
- * operands. */
+/* Formats of the operations that text_language_operation cannot print; A, B and C are the operands. */
 static const struct text_formula {
     int op;
     const char *formula;

@@ -28,14 +28,14 @@
 
 enum {
     ATTEND_ROW_BLOCKS = FXA__CPU_PRODUCT_ROWS / FXA__CPU_ROW_BLOCK,
-    /* one more than the sub-blocks of a key block, for the call of fxa__cpu_sub_block_next that finds no more */
+    /* one more than the sub-blocks of a key block: the last search, which finds none, gets its address */
     ATTEND_SUB_BLOCKS = FXA__CPU_KEY_BLOCK / (FXA__CPU_GRANULE + FXA__CPU_GAP) + 2
 };
 
-/* A row block, and the columns of the first sub-block to which its rows attend. */
+/* A row block, and the columns (keys) of the first sub-block to which the rows of the block attend. */
 typedef struct attend_row_block {
-    fxa__cpu_sub_block s; /* begin == end: the rows attend to none of these columns */
-    int64_t column;       /* last column <= s.begin at which a product can start; the scores start there */
+    fxa__cpu_sub_block s; /* the rows and columns; s.begin == s.end if the rows attend to no column of the sub-block */
+    int64_t column;       /* last column <= s.begin at which a product can start; the row block's scores start there */
 } attend_row_block;
 
 /* The rows of one product, and the sub-blocks of the key block to which these rows attend. */
@@ -93,7 +93,8 @@ static void attend_clear(fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
             memset(fxa__cpu_real_at(w->kernels, w->o, i * ldo), 0, (size_t)ldo * w->kernels->real_size);
 }
 
-/* Returns true if none of the rows has an output yet, and a product writes all ldo columns of the outputs. */
+/* Returns true if none of the rows has an output yet, and the outputs have no padding columns (d_v == ldo), which a
+ * product need not write. */
 static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64_t n) {
     int64_t i = row;
     if (w->g.p->in.d_v != w->run->sizes.ldo) return false;
@@ -117,7 +118,7 @@ static void attend_add_row(fxa__cpu_forward_worker *w, int64_t row, const void *
     kernels->sums(o, sizes->ldo, t, sizes->ldt, 1, &rows);
 }
 
-/* Passes the weights of a row block to `add`, row by row and sub-block by sub-block. */
+/* Calls `add` with the weights of each row of a row block, once for each sub-block (run of columns). */
 static void attend_add_rows(fxa__cpu_forward_worker *w, const attend_rows *rows, const attend_row_block *b,
                             attend_add add) {
     const fxa__cpu_kernels *kernels = w->kernels;
@@ -135,7 +136,7 @@ static void attend_add_rows(fxa__cpu_forward_worker *w, const attend_rows *rows,
     }
 }
 
-/* Packs the weights of a row block as the left operand of a product, sub-block by sub-block. */
+/* Packs the weights of a row block as the left operand of the product with V, one run of columns after the other. */
 static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *rows, const attend_row_block *b) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t ldt = w->run->sizes.ldt, n = rows->end - rows->column;
@@ -148,8 +149,8 @@ static void attend_pack_weights(fxa__cpu_forward_worker *w, const attend_rows *r
     }
 }
 
-/* Computes o = beta o + t V with packed operands, sub-block by sub-block. The weights in columns before
- * rows->begin are 0 and are left out. */
+/* Computes the outputs o = beta o + t V from packed weights t and packed V, one sub-block (run of columns) after the
+ * other. The weights in columns before rows->begin are 0 and are left out. */
 static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     const fxa__cpu_kernels *kernels = w->kernels;
     const fxa__cpu_sizes *sizes = &w->run->sizes;
@@ -177,7 +178,7 @@ static void attend_product(fxa__cpu_forward_worker *w, const attend_rows *rows) 
 
 /* ---- Scores and weights ------------------------------------------------------------------------------------------ */
 
-/* Computes t = Q K^T, sub-block by sub-block. */
+/* Computes the scores t = Q K^T, one sub-block (run of columns) after the other. */
 static void attend_scores(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     const fxa__cpu_kernels *kernels = w->kernels;
     const fxa__cpu_sizes *sizes = &w->run->sizes;
@@ -197,8 +198,8 @@ static void attend_scores(fxa__cpu_forward_worker *w, const attend_rows *rows) {
     }
 }
 
-/* Replaces the scores of a row block by weights. If `add` is NULL, packs the weights as an operand; else calls `add`
- * for them. */
+/* Replaces the scores of a row block by weights. If `add` is NULL, packs the weights for the product with V. Otherwise
+ * calls `add` with the weights. */
 static void attend_softmax(fxa__cpu_forward_worker *w, attend_rows *rows, const attend_row_block *b, attend_add add) {
     const fxa__cpu_kernels *kernels = w->kernels;
     int64_t ldt = w->run->sizes.ldt, at = b->s.row - rows->row, n = b->s.end - b->column;
@@ -278,7 +279,7 @@ static void attend_rows_run(fxa__cpu_forward_worker *w, bool ready[2], attend_ro
     if (!add) attend_product(w, rows);
 }
 
-/* Processes the key block. add: how rows of V are added to the outputs; NULL: by a product with packed V. */
+/* Processes the key block. add: adds rows of V to the output of a row; NULL: a product with packed V does so. */
 static void attend_block(fxa__cpu_forward_worker *w, attend_add add) {
     bool ready[2] = {false, false};
     attend_rows rows;

@@ -67,7 +67,7 @@ static void decode_rescaled(fxa__cpu_forward_worker *w, int64_t key, int64_t n) 
                               fxa__cpu_real_get(w->kernels, w->beta, row));
 }
 
-/* Computes the weights of each sub-block of the key block, and calls `add` for its keys. */
+/* Computes the weights of each sub-block (run of keys) of the key block, and calls `add` for these keys. */
 static void decode_sub_blocks(fxa__cpu_forward_worker *w,
                               void (*add)(fxa__cpu_forward_worker *w, int64_t key, int64_t n)) {
     /* the tape (compiled program) that already has the coordinates of the block's keys */

@@ -36,7 +36,7 @@ typedef struct fxa__cpu_sizes {
     int64_t lda;       /* row pitch of packed Q, which replaces Q in memory; at most ldq */
 } fxa__cpu_sizes;
 
-/* Division of one kv group into tasks. */
+/* Division of one kv group (a KV head of a batch entry, with all its query heads) into tasks. */
 typedef struct fxa__cpu_forward_split {
     int64_t tiles;          /* row tiles of the kv group */
     int64_t tile_rows;      /* rows of a tile; the last tile of a head or of the group may have fewer */
@@ -59,7 +59,7 @@ typedef struct fxa__cpu_forward_run {
     const fxa__bound_args *bound;
     fxa__cpu_sizes sizes;
     int32_t workers;
-    int64_t entries;                /* number of batch entries with work */
+    int64_t entries;                /* number of batch entries that are computed */
     int64_t tasks;                  /* maximum number of tasks of a kv group */
     int64_t result_rows;            /* maximum number of (key split, row) results of a kv group; 0 = no key splits */
     size_t worker_bytes;            /* bytes of one worker's memory */
@@ -89,7 +89,8 @@ typedef struct fxa__cpu_softmax_state {
     uint8_t *nan; /* [tile_rows] 1 = a score was NaN */
 } fxa__cpu_softmax_state;
 
-/* One worker: its task and its memory. Matrices have elements of type real and are aligned to FXA__CPU_PAD. */
+/* One worker: its task and its memory. The elements of matrices are reals (float or double), and matrices are aligned
+ * to FXA__CPU_PAD bytes. */
 typedef struct fxa__cpu_forward_worker {
     const fxa__cpu_forward_run *run;
     const fxa__cpu_kernels *kernels;
@@ -98,7 +99,7 @@ typedef struct fxa__cpu_forward_worker {
     fxa__cpu_forward_split split; /* division of the kv group g */
     fxa__cpu_forward_task task;
     fxa__cpu_softmax_state state;
-    fxa__cpu_masked_tile masked; /* the parts of the tile and key block that the mask leaves */
+    fxa__cpu_masked_tile masked; /* (q, k) pairs of the tile and key block that the mask allows */
     void *q, *o;                 /* [tile_rows,ldq] packed Q; [tile_rows,ldo] outputs */
     fxa__cpu_packed_b k, v;      /* packed K^T and V of the key block */
     void *x;                     /* rows loaded for packing: V [keys,ldv], or Q or K [nr,d] */
@@ -109,8 +110,8 @@ typedef struct fxa__cpu_forward_worker {
     int32_t *keep; /* [keys + FXA__CPU_KEEP_CAPACITY] dropout decisions of a row: -1 = kept, 0 = dropped */
     double *row;   /* [dv] f64 output of a row, computed or merged from key splits */
     double *old;   /* [dv] f64 copy of the stored output that `row` is merged with (FXA_ACCUMULATE_O) */
-    /* [0] tape of the program without its mask, [1] with its mask; member `tape` is NULL if the pass does not use that
-     * tape */
+    /* [0] bytecode (tape) of the program without its mask, [1] with its mask; the member `tape` is NULL if the pass
+     * does not use that bytecode */
     fxa__tape_run tape[2];
     bool keys_are_consecutive; /* key coordinates increase by 1 from key to key; valid with dropout only */
     bool v_is_unpacked;        /* V of some block holds infinities or NaN; from that block on V is not packed */
@@ -139,11 +140,11 @@ void fxa__cpu_softmax_clear(fxa__cpu_forward_worker *w);
 
 /* ---- softmax.c --------------------------------------------------------------------------------------------------- */
 
-/* Loads the coordinates of the task's rows and passes them to the tapes. */
+/* Loads the coordinates of the task's rows and passes them to the program's bytecode (tapes). */
 void fxa__cpu_softmax_rows(fxa__cpu_forward_worker *w);
-/* Returns the tape that computes the scores of a sub-block: with or without the mask. */
+/* Returns the tape (bytecode) that computes the scores of a sub-block: with or without the mask. */
 fxa__tape_run *fxa__cpu_softmax_tape(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s);
-/* Loads the coordinates of the block's keys and passes them to a tape. */
+/* Loads the coordinates of the key block's keys and passes them to a tape (bytecode). */
 void fxa__cpu_softmax_keys(fxa__cpu_forward_worker *w, fxa__tape_run *tape);
 /* Replaces the scores w->t [rows,ldt] of `count` sub-blocks of the same rows by weights, and updates m, l and w->beta.
  * The scores of the first sub-block start at column `column` of the key block; weights in columns before s[0].begin

@@ -85,7 +85,7 @@ static void output_to_row(const fxa__cpu_forward_worker *w, output_to *to, int64
     if (flags & FXA_RETURN_ROW_MAX) fxa__cpu_row_next(&w->g, FXA_SLOT_ROW_MAX, r, &to->max);
 }
 
-/* Stores a row. Overwrites o, the output before division. */
+/* Stores the results of a row. Overwrites o, the row's output before the division by the softmax sum. */
 static void output_store(fxa__cpu_forward_worker *w, const output_to *to, void *o, double factor, double lse,
                          double max) {
     if (w->g.p->in.flags & FXA_ACCUMULATE_O)

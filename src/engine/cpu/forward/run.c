@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The forward pass: its workspace, the passes of a task, and the run. Workers take the tasks of all kv groups, then
- * merge the results of kv groups whose keys are split. One function allocates the workspace and computes its size.
+ * The forward pass: its workspace, the passes of a task over its keys, and the run. Workers first take the tasks of all
+ * kv groups (a KV head with its query heads), then merge the results of kv groups whose keys are split. One function
+ * computes the size of the workspace and allocates it.
  */
 #include "forward.h"
 

@@ -2,7 +2,7 @@
  *
  * Computes weights from scores, for a row block and sub-blocks of a key block:
  *
- *     s' = program(s)                        by a tape; -inf where the mask is false
+ *     s' = program(s)                        by bytecode; -inf where the mask is false
  *     m' = max(m, max s')                    while m' is -inf, 0 is subtracted instead, so nothing becomes NaN
  *     t  = exp(s' - m')                      the difference comes first: exact at the maximum, however large it is
  *     l  = l exp(m - m') + sum t,  beta = exp(m - m')
@@ -55,8 +55,9 @@ static bool softmax_has_nan(const fxa__cpu_forward_worker *w, const void *t, int
     return false;
 }
 
-/* Returns the part of a row's scores t that has all keys to which the row attends. t starts at `column`; *from receives
- * the first column of the part. If the mask is a band, the columns outside of the row's range are left out. */
+/* Returns the part of a row's scores t that includes all keys to which the row attends. t[0] is in column `column`.
+ * Sets *from to the column of the part's first score. If the mask is a band, columns outside of the row's range are
+ * left out. */
 static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int64_t row,
                                           void *t, int64_t column, int64_t *from) {
     int64_t q = w->qc[row], to = s->end;
@@ -68,8 +69,8 @@ static fxa__cpu_score_row softmax_columns(const fxa__cpu_forward_worker *w, cons
     return (fxa__cpu_score_row){fxa__cpu_real_at(w->kernels, t, *from - column), to - *from, 0};
 }
 
-/* Runs the program on scores that start at column `from`. Tapes are fastest on entire steps of FXA__TAPE_STEP elements,
- * so some scores past the end are computed too; these are unused. */
+/* Runs the program on scores that start at column `from`. The program's bytecode is fastest on multiples of
+ * FXA__TAPE_STEP scores, so it also computes some scores past the end, which are unused. */
 static void softmax_program(fxa__tape_run *run, int64_t row, int64_t from, const fxa__cpu_score_row *x) {
     int64_t steps = fxa__round_up(x->n, FXA__TAPE_STEP);
     fxa__tape_row(run, row, from, fxa__min_i64(steps, run->columns - from), x->s, NULL, x->s);
@@ -83,8 +84,8 @@ static void softmax_scores_row(fxa__cpu_forward_worker *w, const fxa__cpu_sub_bl
     if (s->masked && w->masked.bits) w->kernels->row_mask(x->s, fxa__cpu_masked_tile_bits(&w->masked, row), from, x->n);
 }
 
-/* Runs the program on the scores of row i of the row block in all sub-blocks, and returns its results. Sets *from to
- * the column of the first one. */
+/* Runs the program on the scores of row i of the row block in `count` sub-blocks (runs of columns), and returns the
+ * results. Sets *from to the column of the first result. */
 static fxa__cpu_score_row softmax_scores(fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count,
                                          int64_t column, int64_t i, int64_t *from) {
     int64_t row = s->row + i;
@@ -116,7 +117,8 @@ static void softmax_drop(const fxa__cpu_forward_worker *w, int64_t row, const fx
     w->kernels->row_drop(x->s, keep, 1 / (1 - w->g.p->in.dropout_p), x->n);
 }
 
-/* Applies dropout to the weights of a row in all sub-blocks. */
+/* Applies dropout to the weights `all` of a row, which are in `count` sub-blocks (runs of columns). from: column of the
+ * first weight. */
 static void softmax_drop_all(const fxa__cpu_forward_worker *w, const fxa__cpu_sub_block *s, int count, int64_t row,
                              const fxa__cpu_score_row *all, int64_t from) {
     fxa__cpu_score_row x = *all;

@@ -20,9 +20,9 @@ enum {
     /* Maximum bytes of Q of a tile, and of the output of a tile. Found by measurement, as FORWARD_MAX_TILE. */
     FORWARD_TILE_BYTES = 3 << 17,
     FORWARD_MAX_TILE = 768, /* maximum rows of a tile */
-    /* TASKS: maximum number of tasks of a batch entry whose keys are split. KEYS: minimum number of keys of a split.
-     * DECODE: for decoding. TILE: for all other problems. Untuned: as many tasks as large machines have threads, and
-     * splits whose merge costs little. */
+    /* Limits of key splits, for decoding (DECODE) and for all other problems (TILE); untuned:
+     *   TASKS   maximum number of tasks of a batch entry whose keys are split
+     *   KEYS    minimum number of keys of a split, so that merging the results costs little */
     FORWARD_DECODE_TASKS = 64,
     FORWARD_DECODE_KEYS = 1024,
     FORWARD_TILE_TASKS = 8,
@@ -64,7 +64,7 @@ fxa__cpu_sizes fxa__cpu_forward_sizes(const fxa__cpu_code *code, const fxa_probl
     s.tile_rows = split_clamp(FORWARD_TILE_BYTES / (size * widest) / rows * rows, 4 * rows, FORWARD_MAX_TILE);
     s.ldq = fxa__round_up(p->d_qk, vector);
     s.ldo = fxa__round_up(p->d_v, fxa__max_i64(nr, vector));
-    s.ldt = fxa__round_up(s.keys, nr) + vector; /* pitch is an odd number of cache lines */
+    s.ldt = fxa__round_up(s.keys, nr) + vector; /* one more cache line, so that rows use all cache sets */
     s.ldv = p->d_v;
     s.lda = kernels->format->a_ld(kernels, p->d_qk);
     FXA__ASSERT(s.lda <= s.ldq);

@@ -18,9 +18,10 @@
 enum {
     BF16_NR = FXA__BF16_NR,
     BF16_MR = FXA__BF16_MR,
-    BF16_K = 512,                /* maximum columns of A in a piece, for a row-major A */
-    BF16_STEP = BF16_K / 2 + 16, /* words from one row of a piece to the next: not a power of two */
-    BF16_ROWS = 48,              /* maximum rows of A that are rounded together, for a column-major A */
+    BF16_K = 512, /* maximum columns of A that are rounded together, for a row-major A */
+    /* words from one rounded row of A to the next: an odd number of cache lines, so that rows use all cache sets */
+    BF16_STEP = BF16_K / 2 + 16,
+    BF16_ROWS = 48, /* maximum rows of A that are rounded together, for a column-major A */
     BF16_ROWS_K = 128
 };
 #define BF16_INLINE static inline __attribute__((always_inline))
@@ -221,8 +222,9 @@ void fxa__bf16_round(void *pairs, int64_t step, int64_t m, int64_t k, const void
 
 /* ---- The product ------------------------------------------------------------------------------------------------- */
 
-/* Computes a block of C. Word (row i, pair k) of A is at a[i * row + k * pair]. Only the addresses of rows 0, 3, 6 and
- * 9 are in registers; those of other rows are computed from them. If `row` is a constant, one register is enough. */
+/* Computes a block of C = A B. Columns 2k and 2k + 1 of row i of A are a bf16 pair at a[i * row + k * pair]. Registers
+ * have the addresses of rows 0, 3, 6 and 9 of A only, from which the other addresses follow. If `row` is a constant,
+ * one register is enough. */
 BF16_INLINE void bf16_block(const int rows, const int64_t row, const int64_t pair, int64_t pairs, const uint32_t *a,
                             const uint32_t *b, float *c, int64_t ldc, const float *beta) {
     const uint32_t *a3 = a + 3 * row, *a6 = a + 6 * row, *a9 = a + 9 * row;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    DOTS16_SUMS = 16,            /* sums of a block: (query, key) pairs */
+    DOTS16_SUMS = 16,            /* sums of a block, one for each (query, key) */
     DOTS16_WORDS = FXA_MAX_D / 2 /* maximum 32-bit words of a query */
 };
 #define DOTS16_INLINE static inline __attribute__((always_inline))
@@ -26,8 +26,8 @@ typedef struct dots16_keys {
     int64_t by_key, by_line; /* bytes by which `next` advances per key, and per step of 32 features */
 } dots16_keys;
 
-/* Returns a vector whose lane i is the sum of the lanes of x[i]. Four times, halves of two vectors are combined to a
- * new one. */
+/* Returns a vector whose lane i is the sum of the lanes of x[i]. Each of four steps adds halves of vectors, so that two
+ * vectors become one. */
 DOTS16_INLINE __m512 dots16_fold(__m512 *x) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
@@ -58,7 +58,8 @@ DOTS16_INLINE void dots16_step(const int rows, const int keys, __m512 *sum, cons
     }
 }
 
-/* Computes out[r][i] = dot product of q[r] and key i, for keys = DOTS16_SUMS / rows keys, of which `n` exist. */
+/* Computes dot products of `rows` queries q[r] and `keys` = DOTS16_SUMS / rows keys. Stores those of the first n keys
+ * in out[r][0..n]. */
 DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int64_t ldo, int64_t n, const uint32_t *q,
                                 const dots16_keys *k) {
     __m512 sum[DOTS16_SUMS];
@@ -78,23 +79,24 @@ DOTS16_INLINE void dots16_block(const int rows, const int keys, float *out, int6
     for (int r = 0; r < rows; r++) memcpy(out + r * ldo, lanes + r * keys, (size_t)n * sizeof(float));
 }
 
-/* Computes the scores of a group of queries. parts: number of groups; each group prefetches one of `parts` parts of the
- * next keys, one block of its part for every `parts` blocks that it computes. next: address of the group's part.
- * step: bytes from one of the next keys to the following one. */
+/* Computes the scores of a group of queries, and prefetches later keys. These are divided into `parts` parts, one for
+ * each group.
+ * next: address of this group's part, of which it prefetches one block for every `parts` blocks that it computes
+ * step: bytes from one key of the part to the next */
 DOTS16_INLINE void dots16_group(const int rows, float *out, int64_t ldo, const float *q, int64_t ldq,
                                 const fxa__cpu_stored_rows *x, uintptr_t next, int64_t step, int64_t parts) {
     _Alignas(64) uint32_t pairs[4 * DOTS16_WORDS];
     const int keys = DOTS16_SUMS / rows;
     int64_t i = 0, turn = 0;
     dots16_keys k = {x->data, x->ld, x->d, next, step, 64};
-    /* if the next keys are contiguous, prefetches follow the order of memory */
+    /* contiguous keys are prefetched in the order of memory, one cache line after the other */
     if (step == x->d * 2) k.by_key = 64, k.by_line = keys * 64;
     fxa__bf16_round(pairs, DOTS16_WORDS, rows, x->d, q, ldq, 1);
     for (; i + keys <= x->n; i += keys, k.x += keys * k.ld) {
         dots16_block(rows, keys, out + i, ldo, keys, pairs, &k);
         if (++turn == parts) turn = 0, k.next += (uintptr_t)(keys * step);
     }
-    k.ld = 0; /* the other keys, one at a time: with stride 0, all rows of a block are the same key */
+    k.ld = 0; /* the last keys, one at a time: with row pitch 0, a block is the same key several times */
     for (; i < x->n; i++, k.x += x->ld) dots16_block(rows, keys, out + i, ldo, 1, pairs, &k);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Matrix products of bf16 pairs, for the kernels "avx512-bf16" and "amx", in which real is float. Loading, row
+ * Matrix products A B of bf16 pairs, for the kernels "avx512-bf16" and "amx", in which real is float. Loading, row
  * operations and bytecode are those of "avx512". Packing, products and the scores of decoding are different (avx512.c
  * has the tables).
  *

@@ -119,7 +119,7 @@
                                                       .gemm_rows = kern_gemm_rows##suffix                              \
                                                   }                                                                    \
     }
-/* Members of the table other than matrix products. */
+/* Initialisers of the members of a fxa__cpu_kernels other than matrix products. */
 #define KERN_ROWS(isa_name, suffix, size, lanes)                                                                       \
     .isa = isa_name, .real_size = (size), .real_dtype = (size) == sizeof(float) ? FXA_F32 : FXA_F64, .width = (lanes), \
     .load = kern_load##suffix, .store = kern_store##suffix, .load_ints = kern_load_ints##suffix,                       \

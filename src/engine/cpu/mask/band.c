@@ -20,14 +20,17 @@ static bool band_take(const fxa__part *part, fxa__cpu_band *band) {
     return true;
 }
 
-/* Marks of a node. VARIES: its value depends on the row or the key. DARK: it depends on varying elements of a tensor
- * that is a float tensor or has rank > 1, so range analysis cannot bound it. NEEDED: the mask depends on it. */
+/* Marks of a node.
+ *   VARIES   its value depends on the row or the key
+ *   DARK     range analysis cannot bound its value, which depends on elements, selected by row or key, of a float
+ *            tensor or of a tensor of rank > 1
+ *   NEEDED   the mask depends on it */
 enum { BAND_VARIES = 1, BAND_DARK = 2, BAND_NEEDED = 4 };
 
 /* Returns the marks of node n, given those of its operands. */
 static uint8_t band_mark_node(const fxa__node *n, const uint8_t *marks) {
     bool varies = (fxa__node_input(n) & (FXA__OF_ROW | FXA__OF_KEY)) != 0;
-    /* one operand may determine the result */
+    /* an AND or OR is dark only if both operands are dark, because one operand may determine the result */
     bool either = n->type == FXA_BOOL && (n->op == FXA_OP_AND || n->op == FXA_OP_OR);
     int dark = either ? -1 : 0;
     for (int i = 0; i < n->n_args; i++) {

@@ -19,7 +19,8 @@ enum {
      *   the same block mask by ROWS                 48: 133 ms, 96: 138 ms, 192: 147 ms */
     BITS_CLASSIFY_ROWS = 96,
     BITS_CLASSIFY_COST = 6,
-    /* maximum bytes of all shared cache entries: enough for a mask of 8,192 rows x 8,192 keys, summaries included */
+    /* maximum bytes of all shared cache entries: enough for a mask of 8,192 rows x 8,192 keys and the summaries of its
+     * rows */
     BITS_SHARED_BYTES = 16 << 20
 };
 
@@ -44,7 +45,9 @@ void fxa__cpu_masked_tile_carve(fxa__carver *c, const fxa__cpu_code *code, int64
     masked->mask.scratch = fxa__tape_carve(c, code->mask, rows, keys);
 }
 
-/* Returns true if several heads or batch entries have the same mask, which then must not read the head. */
+/* Returns true if the mask, computed as bits, is the same for several heads or batch entries: it does not read the
+ * head, and there are several heads, or several batch entries of one head if it does not read the batch entry
+ * either. */
 static bool bits_repeat(const fxa__cpu_code *code, const fxa_problem *p) {
     bool by_b = code->band.reads >> FXA_INPUT_B & 1, by_h = code->band.reads >> FXA_INPUT_H & 1;
     return code->mask && !by_h && (p->hq > 1 || (!by_b && p->b > 1));
@@ -81,11 +84,12 @@ static void bits_fill(uint64_t *row, int64_t words, int64_t n) { /* Sets the fir
     for (int64_t i = 0; i < words; i++) row[i] = bits_low(fxa__max_i64(0, fxa__min_i64(n - 64 * i, 64)));
 }
 
-/* Returns a word whose bit i is set if granule i of `word` has a set bit. The size of a granule divides 64. */
+/* Divides `word` into groups of `granule` bits, and returns a word whose bit i is set if group i has a set bit.
+ * `granule` is a power of two. */
 static uint64_t bits_granules(uint64_t word, int64_t granule) {
     uint64_t out = 0;
     for (int64_t i = granule / 2; i > 0; i /= 2)
-        word |= word >> i; /* ORs all bits of each granule into its first bit */
+        word |= word >> i; /* ORs all bits of each group into the group's first bit */
     for (int64_t i = 0; i * granule < 64; i++) out |= (word >> i * granule & 1) << i;
     return out;
 }
@@ -138,7 +142,8 @@ static void bits_pairs(fxa__cpu_masked_tile *c, int64_t row, int64_t rows, uint6
     for (int64_t i = 0; i < rows; i++) c->same[row + i] = i > 0;
 }
 
-/* Copies the summary of a row to the following rows that equal it. Returns the index of the first row that does not. */
+/* Copies any[row] and all[row] to the following rows that have the same mask bits. Returns the index of the first row
+ * with different bits. */
 static int64_t bits_repeat_row(const fxa__cpu_masked_tile *c, const fxa__cpu_mask_bits *to, int64_t row) {
     uint64_t any = to->any[row], all = to->all[row];
     int64_t i = row;
@@ -192,7 +197,7 @@ static fxa__cpu_mask_bits_key bits_key(const fxa__cpu_masked_tile *c) {
 static fxa__cpu_mask_bits_entry *bits_entry(const fxa__cpu_masked_tile *c) {
     const fxa__cpu_shared_mask_bits *shared = c->shared;
     int64_t b = c->g->code->band.reads >> FXA_INPUT_B & 1 ? c->g->b : 0, block = c->key / shared->block_keys;
-    FXA__ASSERT(block < shared->blocks); /* because c->key < sk */
+    FXA__ASSERT(block < shared->blocks); /* because c->key < Sk, and the blocks contain at least Sk keys */
     if (c->number >= shared->tiles || b >= shared->count) return NULL;
     int64_t at = (b * shared->tiles + c->number) * shared->blocks + block;
     return at < shared->count ? &shared->entries[at] : NULL;

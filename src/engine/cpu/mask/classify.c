@@ -105,7 +105,7 @@ static void classify_set(const fxa__cpu_kv_group *g, fxa_tile_bounds *box, fxa_i
 }
 
 int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem *p) {
-    /* assumed number of (q, k) pairs of a box that is classified: about those of a sub-block; untuned */
+    /* assumed number of (q, k) pairs that are classified at a time: about those of a sub-block; untuned */
     const double per_question = 2048;
     double questions = (double)p->in.sq * (double)p->in.sk / per_question;
     int64_t n = 16;
@@ -117,7 +117,7 @@ int64_t fxa__cpu_range_cache_count(const fxa__cpu_code *code, const fxa__problem
 void fxa__cpu_range_cache_clear(fxa__cpu_kv_group *g, fxa__cpu_range_cache *entry) {
     g->range_cache = entry;
     g->n_range_cache = fxa__cpu_range_cache_count(g->code, g->p);
-    /* the low bits of a hash are an index of the cache */
+    /* the count is a power of two, because the low bits of a hash are the index of a cache entry */
     FXA__ASSERT((g->n_range_cache & (g->n_range_cache - 1)) == 0);
     for (int64_t i = 0; i < g->n_range_cache; i++) entry[i].tile = UINT32_MAX;
 }

@@ -50,7 +50,7 @@ static bool sub_block_by_bits(fxa__cpu_masked_tile *c) {
     c->row = c->bits->row;
     c->row_end = c->bits->end;
     for (; c->keys > c->granule && !(some >> (c->keys - 1) / c->granule & 1);)
-        c->keys = (c->keys - 1) / c->granule * c->granule; /* no row attends to a key of the removed granule */
+        c->keys = (c->keys - 1) / c->granule * c->granule; /* no row attends to any of the removed keys */
     return some != 0;
 }
 
@@ -81,8 +81,8 @@ static uint64_t sub_block_low(int64_t n) { /* Returns a word whose first n bits 
     return ((uint64_t)1 << n) - 1;
 }
 
-/* Also searches FXA__CPU_GAP columns on both sides for attended keys, because a sub-block covers short gaps between
- * attended columns. */
+/* Attended keys up to FXA__CPU_GAP columns outside of begin..begin+n count too, because a sub-block also covers short
+ * gaps between attended columns. */
 bool fxa__cpu_masked_tile_has_pairs(const fxa__cpu_masked_tile *c, int64_t begin, int64_t n) {
     int64_t from = fxa__max_i64(0, begin - FXA__CPU_GAP) / c->granule,
             to = fxa__div_up(begin + n + FXA__CPU_GAP, c->granule);
@@ -99,13 +99,14 @@ static bool sub_block_is_one(const fxa__cpu_masked_tile *c, int64_t row, int64_t
 int64_t fxa__cpu_masked_tile_choose_rows(const fxa__cpu_masked_tile *c, int64_t row, int64_t most) {
     const fxa__cpu_kernels *kernels = c->g->code->kernels;
     int64_t best = 1, best_cost = 0, count = 0,
-            work = 0; /* cost of products of n rows, in rows: those computed plus the overhead of the micro-kernels */
+            work = 0; /* time of products of n rows, in units of one row; the overhead of micro-kernels is included */
     uint64_t any = 0, more;
     if (!c->bits) return most;
     if (sub_block_is_one(c, row, most)) return most < kernels->mr ? most : most / kernels->mr * kernels->mr;
-    for (int64_t n = 1, room = 0; n <= most; n++, room--) { /* room: rows left in the last micro-kernel */
+    /* room: number of rows that can be added to the last micro-kernel call */
+    for (int64_t n = 1, room = 0; n <= most; n++, room--) {
         if (room == 0) room = kernels->mr, work += kernels->rows ? kernels->mr : SUB_BLOCK_MORE_ROWS;
-        if (!kernels->rows) work++; /* kernels with `rows` set always compute entire micro-kernels */
+        if (!kernels->rows) work++; /* if kernels->rows is set, micro-kernels always compute mr rows */
         more = c->bits->any[row + n - 1] & ~any;
         /* popcount is slow (a function call), and `more` is rarely nonzero */
         if (more) count += __builtin_popcountll(more);

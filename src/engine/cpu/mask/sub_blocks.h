@@ -23,7 +23,7 @@
 #include "../../../base/carve.h"
 
 enum {
-    FXA__CPU_GRANULE = 16, /* minimum number of columns of a granule */
+    FXA__CPU_GRANULE = 16, /* minimum number of columns of a granule (group of columns) */
     /* Minimum number of columns between two runs of columns for the runs to be separate sub-blocks. Ice Lake, f32, S
      * 4096, H 8, D 64, CPU time with 16 and with 32 columns: tree mask 78.5 and 75.3 ms, block mask 64.4 and 63.2. */
     FXA__CPU_GAP = 32
@@ -42,9 +42,9 @@ typedef struct fxa__cpu_mask_bits {
     /* [rows,words] bits of each row that differs from the previous row; bit c: the row attends to column c */
     uint64_t *pairs;
     int32_t *from;    /* [rows] index in `pairs` of a row's bits: that of the row itself or of an earlier, equal row */
-    uint64_t *any;    /* [rows] bit i: the row attends to some key of granule i */
-    uint64_t *all;    /* [rows] bit i: the row attends to every key of granule i */
-    uint64_t some;    /* bit i: at least one row attends to a key of granule i */
+    uint64_t *any;    /* [rows] bit i: the row attends to some key of granule (group of columns) i */
+    uint64_t *all;    /* [rows] bit i: the row attends to every key of granule (group of columns) i */
+    uint64_t some;    /* bit i: at least one row attends to a key of granule (group of columns) i */
     int64_t row, end; /* rows outside of row..end attend to no key of the block */
 } fxa__cpu_mask_bits;
 
@@ -85,7 +85,7 @@ typedef struct fxa__cpu_masked_tile {
     fxa__cpu_mask_bits own; /* memory of this worker for bits that are not shared */
     int32_t *k;             /* [keys] coordinates of the block's keys */
     uint8_t *same;          /* [rows] 1 = the row has the bits of the previous row; used while bits are computed */
-    int64_t granule;        /* number of columns of a granule */
+    int64_t granule;        /* number of columns of a granule (group of columns) */
     int64_t words;          /* number of 64-bit words of a row of bits */
 
     /* The current tile. */
@@ -93,17 +93,18 @@ typedef struct fxa__cpu_masked_tile {
     int64_t number;
     int64_t first, n;     /* rows first..first+n of the kv group, which stacks the rows of its query heads */
     const int32_t *h, *q; /* [n] coordinates of the rows */
-    bool ready;           /* the rows of this tile have been passed to `mask` */
+    bool ready;           /* the rows of this tile have been passed to the bytecode `mask` */
 
     /* The current key block. */
     /* keys key..key+keys: the key block without keys at its ends that the mask excludes; if `bits` is set, only entire
      * granules (groups of columns) are cut off */
     int64_t key, keys;
     int64_t row, row_end; /* rows outside of row..row_end have no sub-block */
-    fxa_tile_class tile;  /* class of the tile and the block */
+    fxa_tile_class tile;  /* class of the tile and the key block: empty, full or mixed */
     bool banded;          /* each row with coordinate q attends to exactly the columns q + band_begin .. q + band_end */
     int64_t band_begin, band_end; /* first and last (exclusive) column of a row, relative to the row's coordinate q */
-    /* mask bits of the tile and key block; NULL = none, because `tile`, the band or the program's bytecode is enough */
+    /* mask bits of the tile and key block; NULL = none: the tile is full, a band describes its mask, or the program's
+     * bytecode computes the mask */
     const fxa__cpu_mask_bits *bits;
 } fxa__cpu_masked_tile;
 
@@ -117,11 +118,11 @@ void fxa__cpu_masked_tile_start(fxa__cpu_masked_tile *masked, const fxa__cpu_kv_
 int64_t fxa__cpu_sub_block_max_count(const fxa__cpu_code *code, int64_t rows, int64_t keys);
 
 /* Sets the tile to rows first..first+n of the kv group, with coordinates h and q. Tiles with the same `number` in other
- * kv groups or heads share bits. */
+ * kv groups or heads use the same cache entries of mask bits. */
 void fxa__cpu_masked_tile_set_rows(fxa__cpu_masked_tile *masked, int64_t number, int64_t first, int64_t n,
                                    const int32_t *h, const int32_t *q);
 /* Sets the key block (masked->key, masked->keys) to keys key..key+m, without keys at its ends that the mask excludes
- * for all rows. Returns false if the mask excludes all pairs. */
+ * for all rows of the tile. Returns false if the mask excludes all (q, k) pairs. */
 bool fxa__cpu_masked_tile_set_keys(fxa__cpu_masked_tile *masked, int64_t key, int64_t m);
 
 /* Returns the number of rows, at most `most`, from `row` of the tile on, that should share their products, so that the

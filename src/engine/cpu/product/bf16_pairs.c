@@ -79,8 +79,8 @@ static bool pairs_b_load(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_grou
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
-/* Multiplies rows of B from the multiple of nr before k_begin to a multiple of `depth` past k_end. The columns of A for
- * the additional rows are 0. */
+/* Multiplies A by rows k_begin..k_end of B and some more: the range starts at a multiple of nr, and its length is a
+ * multiple of `depth` if B has enough rows. The columns of A for the additional rows are 0. */
 static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x) {
     int64_t nr = kernels->nr, first = x->k_begin / nr * nr, skipped = first - x->a_first;
     int64_t k = fxa__min_i64(fxa__round_up(x->k_end - first, kernels->pairs.depth), x->b->k - first);
@@ -113,8 +113,8 @@ static void transposed_sum_pack(const fxa__cpu_kernels *kernels, fxa__cpu_transp
     kernels->pairs.round(sum->x, pairs_words(sum->capacity), sum->d, n, x, 1, ld);
 }
 
-/* A product reads `depth` rows of W at once, so rows first..last are extended to multiples of `depth`. Rows past
- * the end of W count as 0. */
+/* A product W^T X reads `depth` rows of W at once, so the range of rows first..last is extended to multiples of
+ * `depth`. Rows past the end of W count as 0. */
 static void transposed_sum_add(const fxa__cpu_kernels *kernels, const fxa__cpu_transposed_sum *sum, const void *w,
                                int64_t ldw, int64_t begin, int64_t end, int64_t first, int64_t last) {
     int64_t depth = sum->depth, nr = kernels->nr;

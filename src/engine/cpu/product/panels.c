@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions that the formats share: B [k,n] in panels, products with B, and transposed sums as products with A = W^T
- * and B = X. Panels of nr columns are stored one after the other, each with k rows of panel_row reals:
+ * Functions that the formats of operands (fxa__cpu_format) share: packing a right operand B [k,n] in panels, products
+ * A B, and transposed sums as products with A = W^T and B = X. Panels of nr columns are stored one after the other,
+ * each with k rows of panel_row reals:
  *
  *     columns 0..nr        columns nr..2 nr
  *     [row 0 .. row k-1]   [row 0 .. row k-1]   ...          distance of panels: k * nr reals
@@ -61,9 +62,9 @@ void fxa__cpu_panels_product(const fxa__cpu_kernels *kernels, const fxa__cpu_pro
 
 /* ---- Transposed sums --------------------------------------------------------------------------------------------- */
 
-/* Number of columns of W per product if the columns have different nonzero rows: two micro-kernels of 12 rows of `out`,
- * or four of 6. Untuned: fewer columns follow the mask more closely; with more columns, a loaded panel of X serves more
- * rows of `out`. */
+/* Number of columns of W per product `out` += W^T X if the columns of W have different nonzero rows: two micro-kernels
+ * of 12 rows of `out`, or four of 6. Untuned: fewer columns follow the mask more closely; with more columns, a loaded
+ * panel of X serves more rows of `out`. */
 enum { PANELS_MASKED_STEP = 24 };
 
 /* Products are added to `out` directly, so `sums` needs no memory. */

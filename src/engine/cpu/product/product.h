@@ -29,7 +29,7 @@ typedef struct fxa__cpu_packed_b {
  * panels of columns, so C must have memory for them. */
 typedef struct fxa__cpu_product {
     int64_t rows;
-    const void *a;   /* packed A, or rows of real (product_rows) */
+    const void *a;   /* A: packed for `product`, rows of reals for `product_rows` */
     int64_t lda;     /* row pitch of A */
     int64_t a_first; /* row of B that column 0 of A is multiplied by */
     const fxa__cpu_packed_b *b;
@@ -42,43 +42,46 @@ typedef struct fxa__cpu_product {
 /* A transposed sum: out [columns,d] += W^T X for several X, with W [rows,columns] and X [rows,d]. */
 typedef struct fxa__cpu_transposed_sum {
     int64_t capacity;   /* maximum number of rows of one X */
-    int64_t d, columns; /* columns of X; maximum columns of W */
+    int64_t d, columns; /* number of columns of X; maximum number of columns of W */
     void *out;          /* [columns,ld_out] result */
     int64_t ld_out;     /* row pitch of `out` */
-    const void *ones;   /* [max(columns, d)] reals of value 1 */
+    const void *ones;   /* [max(columns, d)] reals of value 1, the factors of sums to which products are added */
     /* sum_layout sets the members from here to masked_step. */
     int64_t x_size;      /* number of reals of `x` */
     int64_t sums_size;   /* number of reals of `sums` */
     int64_t room_size;   /* number of reals of `room` */
     int64_t depth;       /* number of rows of W that a product reads at once; rows past the last one must be 0 */
     int64_t step;        /* recommended columns of W per call of sum_add */
-    int64_t masked_step; /* like `step`, for a mask by which columns of W have different nonzero rows */
+    int64_t masked_step; /* like `step`, for a mask that leaves different nonzero rows in each column of W */
     void *x;             /* packed X */
     void *sums, *room;   /* partial sums; scratch memory */
     int64_t rows;        /* number of rows of the packed X */
 } fxa__cpu_transposed_sum;
 
 struct fxa__cpu_format {
-    /* Returns the row pitch of a packed A with k columns. */
+    /* Returns the row pitch of a packed left operand A with k columns. */
     int64_t (*a_ld)(const fxa__cpu_kernels *kernels, int64_t k);
-    /* Packs n rows of slot Q, multiplied by `factor`, as A. room: capacity for kernels->nr rows of real. */
+    /* Packs n rows of the tensor `slot` (Q), multiplied by `factor`, as the left operand A. room: scratch memory for
+     * kernels->nr rows of reals. */
     void (*a_load)(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t first, int64_t n,
                    double factor, void *a, int64_t ld, void *room);
-    /* Packs weights [rows,ld] of real as A, in place. Columns outside of begin..end count as 0; begin must be a
-     * multiple of nr_step. */
+    /* Packs weights [rows,ld] of real as the left operand A, in place. Columns outside of begin..end count as 0; begin
+     * must be a multiple of nr_step. */
     void (*a_weights)(const fxa__cpu_kernels *kernels, void *weights, int64_t ld, int64_t rows, int64_t begin,
                       int64_t end, int64_t columns);
 
-    /* Returns the number of reals that a packed B [k,n] occupies. */
+    /* Returns the number of reals that a packed right operand B [k,n] occupies. */
     int64_t (*b_size)(const fxa__cpu_kernels *kernels, int64_t k, int64_t n);
-    /* Pack rows x of real as B. b_pack_t packs x^T, with x [n,k]; b_pack packs x [k,n]. */
+    /* Pack a matrix x of reals as the right operand B [k,n]. b_pack_t packs the transpose of x [n,k], b_pack packs x
+     * [k,n]. */
     void (*b_pack_t)(const fxa__cpu_kernels *kernels, fxa__cpu_packed_b *b, const void *x, int64_t ld, int64_t n,
                      int64_t k);
     void (*b_pack)(const fxa__cpu_kernels *kernels, fxa__cpu_packed_b *b, const void *x, int64_t ld, int64_t k,
                    int64_t n);
-    /* Pack n keys of a slot as B: b_load_t packs their transpose, b_load the keys as they are. room: memory for n rows,
-     * of pitch ld in b_load. If a value is infinite or NaN, b_load returns false, with the keys in `room`, not packed.
-     * Keys that need no packing are not examined; b_load then returns true. */
+    /* Pack n keys of the tensor `slot` (K or V) as the right operand B: b_load_t packs their transpose, b_load the keys
+     * as they are. room: scratch memory for n rows, of pitch ld in b_load. If a value is infinite or NaN, b_load
+     * returns false, with the keys in `room`, not packed. Keys that need no packing are not examined; b_load then
+     * returns true. */
     void (*b_load_t)(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n,
                      fxa__cpu_packed_b *b, void *room);
     bool (*b_load)(const fxa__cpu_kernels *kernels, const fxa__cpu_kv_group *g, fxa_slot slot, int64_t key, int64_t n,
@@ -89,7 +92,7 @@ struct fxa__cpu_format {
     void (*product)(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x);
     void (*product_rows)(const fxa__cpu_kernels *kernels, const fxa__cpu_product *x);
 
-    /* Transposed sums:
+    /* Transposed sums out += W^T X (fxa__cpu_transposed_sum):
      *   sum_layout   computes sizes and steps from capacity, d and columns
      *   sum_pack     packs x [n,ld] of real as X
      *   sum_add      adds W^T X for columns begin..end of W [rows,ldw] of real, which must be 0 outside of rows

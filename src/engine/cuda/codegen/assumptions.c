@@ -4,7 +4,8 @@
  * - which captured tensor, with an element per pair (q, k), TMA can copy in tiles; the text reads it as pair.dense
  * - whether captured values per query and per key (row and key operands) may be packed into arrays of 32-bit words
  * - whether params that are factors are finite and not 0
- * All of these are decided when a plan is created, and are part of the key of the plan's code.
+ * All of these are decided when a plan is created. Compiled code is valid only for these decisions, so the key by which
+ * it is looked up contains them.
  */
 #include "../cuda.h"
 #include "passes.h"
@@ -30,7 +31,7 @@ static int assume_positions(const cuda_work *w, const fxa__node *load) {
     const fxa_problem *p = &w->problem->in;
     const fxa_program *program = w->config.program;
     fxa__cuda_origin from = fxa__cuda_tensor_source(w, program->tensors[load->imm].name);
-    bool sized = from.kind == FXA__CUDA_FROM_CALLER; /* other tensors are tables of coordinates, whose sizes fit */
+    bool sized = from.kind == FXA__CUDA_FROM_CALLER; /* other tensors are tables that are as long as their axis */
     uint32_t pair = 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;
     int positions = 0;
     for (int d = 0; d < load->n_args; d++) {

@@ -29,8 +29,8 @@ static void bounds_value(cuda_work *w) {
 /* ---- Infinite derivatives ---------------------------------------------------------------------------------------- */
 
 enum {
-    BOUNDS_STRICT = 1, /* value() is NaN for every pair for which the node is NaN */
-    BOUNDS_NAN = 2     /* the node may be NaN for a pair for which value() is not */
+    BOUNDS_STRICT = 1, /* value() is NaN for every pair (q, k) for which the node is NaN */
+    BOUNDS_NAN = 2     /* the node may be NaN for a pair (q, k) for which value() is not NaN */
 };
 
 /* Returns true if the result of an operation is NaN whenever an operand is. */
@@ -60,7 +60,7 @@ static bool bounds_may_be_nan(const cuda_work *w, const fxa__range *r, const uin
     return !bounds_is_strict(n) && n->op != FXA_OP_SELECT && n->op != FXA_OP_FLOAT && n->op != FXA_OP_MULZ;
 }
 
-/* Returns true if a node may be infinite, or may be NaN for a pair for which value() is not, or if memory ran out. */
+/* Returns true if a node may be infinite, or NaN for a pair (q, k) for which value() is not, or if memory ran out. */
 static bool bounds_is_infinite(const cuda_work *w, int32_t derivative) {
     size_t n = (size_t)w->c->program->n_nodes;
     uint8_t *marks = fxa__alloc(w->host, n);
@@ -105,7 +105,7 @@ static uint8_t bounds_of_load(const cuda_work *w, const fxa__node *n, int64_t *m
         bool coordinate = index->op == FXA_OP_INPUT && head;
         int64_t needs = coordinate ? -1 - index->imm : s->hi + 1;
         bool known = coordinate || (s->lo >= 0 && s->hi < FXA__CUDA_LENGTH);
-        /* min_size[d] is the maximum of constants, or stands for b or h; it cannot express both. */
+        /* min_size[d] is the maximum of constant sizes, or stands for the size of b or h: it cannot be both at once. */
         if (known && (min_size[d] == 0 || min_size[d] == needs || (min_size[d] > 0 && needs > 0))) {
             min_size[d] = needs > min_size[d] || min_size[d] == 0 ? needs : min_size[d];
             proven |= (uint8_t)(1u << d);
@@ -127,7 +127,8 @@ static bool bounds_fit(const cuda_work *w, int32_t tensor) {
     return true;
 }
 
-/* Finds the indices that need no guard. If one axis of a tensor is too short, all of its indices are guarded. */
+/* Finds the indices of loads that need no guard. If an axis of a tensor is too short, all indices of the tensor get
+ * one. */
 static void bounds_indices(cuda_work *w) {
     const fxa_program *p = w->c->program;
     const fxa__cuda_operands *o = &w->c->operands;
@@ -146,9 +147,9 @@ static void bounds_indices(cuda_work *w) {
     }
 }
 
-/* Returns the bound of |value()| as an integer; 0 = none, or above 16. With at most 16, exp2(value() * unit) is from
- * 2^-64 to 2^64 for units (uniform factors of the score) up to 4. The integer may be 1% below the bound, which kernels
- * tolerate. */
+/* Returns `bound`, that of |value()|, as an integer; 0 = no bound, or one above 16. Up to 16, exp2(value() * unit) is
+ * from 2^-64 to 2^64 if the unit (factor of the score that depends on params alone) is at most 4. The integer may be
+ * 1% below `bound`: kernels have this much margin. */
 static int bounds_integer(double bound) { return !(bound <= 16) ? 0 : bound <= 1.01 ? 1 : (int)ceil(bound * 0.99); }
 
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err) {

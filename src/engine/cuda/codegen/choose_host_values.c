@@ -22,8 +22,8 @@ static bool host_is_filled(const cuda_work *w, int32_t node) {
 /* Returns true if the forward computes the node too: value() or mask() needs the node. */
 static bool host_is_forward(const cuda_work *w, int32_t node) { return w->need[node] & (CUDA_VALUE | CUDA_MASK); }
 
-/* Chooses floats that depend on params alone and are operands of a node that does not. forward: true = only operands of
- * nodes that value() or mask() needs. */
+/* Chooses floats that depend on params alone and that are operands of a node that depends on other values too.
+ * forward: true = only operands of nodes that value() or mask() needs. */
 static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     fxa__cuda_program *c = w->c;
     const fxa_program *p = c->program;
@@ -39,8 +39,8 @@ static void host_read(cuda_work *w, uint8_t *state, bool forward) {
     }
 }
 
-/* Excludes the operands of each node that depends on params alone, that value() or mask() needs, and that is not
- * chosen: the kernel of the forward computes such operands, so the backward must not read them from f[]. */
+/* Excludes the operands of nodes that the kernel of the forward computes although they depend on params alone: it
+ * computes the operands too, so the backward must not read them from f[], whose bits may differ. */
 static void host_exclude(const cuda_work *w, uint8_t *state) {
     const fxa_program *p = w->c->program;
     for (int32_t i = 0; i < p->n_nodes; i++) {
@@ -50,8 +50,8 @@ static void host_exclude(const cuda_work *w, uint8_t *state) {
     }
 }
 
-/* Sets computed.gain to the factor if value() = factor * tanh. Only a factor that may be 0, negative or not finite is
- * left in value(); any other is in the unit. The bound of |value()| is then 1, that of the tanh without the factor. */
+/* If value() = c * tanh, sets computed.gain to c: softcap() then multiplies by c, and the bound of |value()| is 1, that
+ * of the tanh. Only a c that may be <= 0, infinite or NaN is in value(); any other c is computed.factor. */
 static void host_gain(fxa__cuda_program *c) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[c->computed.value];
@@ -61,8 +61,8 @@ static void host_gain(fxa__cuda_program *c) {
     if (c->computed.gain >= 0) c->bounds.value = c->switches.bounded = 1;
 }
 
-/* Sets the indices in f[] of the unit (uniform factor of the score) and of what softcap() reads, after the other
- * values. */
+/* Sets the indices in f[] of the unit (factor of the score that depends on params alone) and of the constants of
+ * softcap(). They follow the values of computed.node[]. */
 static void host_places(cuda_work *w) {
     fxa__cuda_computed *to = &w->c->computed;
     int32_t next = to->at + to->n;

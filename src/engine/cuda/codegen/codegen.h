@@ -14,10 +14,12 @@
  *                       operand: the same per key, with k in place of q. Both are packed into 32-bit words.
  *   dense               elements [.., q, k] of a captured tensor of the type of Q, K and V, which TMA can copy
  *   sums                gradients with one element per head or per run; other gradients are added by scatter()
- *   exact               tensors whose gradients are summed in FxaExact, in any order (common/exact_sum.cuh)
+ *   exact               tensors whose gradients are summed in FxaExact, sums whose bits do not depend on the order of
+ *                       additions (common/exact_sum.cuh)
  *
- * Programs that differ only in constants have the same text. The text is valid only for the sizes of captured tensors
- * and for the factors for which it was generated. The key of compiled code contains the text.
+ * Programs that differ only in constants have the same text. The text omits guards of indices that the sizes of the
+ * captured tensors make unnecessary, and may assume that factors are finite and not 0 (fxa__cuda_assumptions). Compiled
+ * code is looked up by a key that contains the text.
  */
 #ifndef FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
 #define FXA_ENGINE_CUDA_CODEGEN_CODEGEN_H
@@ -71,12 +73,14 @@ static inline bool fxa__cuda_in_memory(const fxa__cuda_param *p) {
     return p->source >= 0 || p->source == FXA__CUDA_SCALE;
 }
 
-/* What the generated text assumes of a problem (codegen/assumptions.c). Part of the code key. */
+/* What the generated text assumes of a problem (codegen/assumptions.c). Part of the key of compiled code. */
 typedef struct fxa__cuda_assumptions {
-    int32_t dense;     /* index of the captured tensor [.., q, k] that TMA can copy; -1 = none */
-    bool operands_fit; /* true = no load with indices b, h, q, k is outside its tensor; operands require this */
-    /* The scale, and each param that is a factor or divisor of a float, is finite and not 0. A factor of the entire
-     * score that depends on params alone is > 0. */
+    int32_t dense; /* index of the captured tensor [.., q, k] that TMA can copy; -1 = none */
+    /* true = no load with indices b, h, q, k is outside its tensor, so that captured values per query and per key may
+     * be packed into 32-bit words (row and key operands) */
+    bool operands_fit;
+    /* true = the scale, and each param that is a factor or divisor of a float, is finite and not 0, and a factor of the
+     * entire score that depends on params alone is > 0 */
     bool finite_factors;
 } fxa__cuda_assumptions;
 
@@ -101,7 +105,7 @@ typedef struct fxa__cuda_operands {
     int32_t q, k;            /* loads that the text reads as pair.q_word (per query) and pair.k_word (per key) */
     struct fxa__cuda_range {
         int32_t tensor, axis;
-    } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensor and axis of each range table, FxaArgs.ranges[] */
+    } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensor and axis of which FxaArgs.ranges[] has minima and maxima */
     int32_t n_ranges;
     uint32_t mask_inputs, diagonal_inputs; /* bits of the fxa_inputs on which the mask, and `diagonal`, depend */
     bool mask_is_constant;                 /* the mask reads no tensor, no scale and no param of the caller */
@@ -118,8 +122,8 @@ typedef struct fxa__cuda_gradients {
  * none. */
 typedef struct fxa__cuda_computed {
     int32_t value; /* node that value() returns */
-    /* node of the factor > 0 for which new score = value() * factor; -1 = the factor is 1. The unit is factor *
-     * log2(e). */
+    /* node of the factor > 0 for which new score = value() * factor; -1 = the factor is 1. unit() is
+     * factor * log2(e). */
     int32_t factor;
     int32_t node[FXA__CUDA_HOST_VALUES]; /* [n] float nodes, dependent on params alone, that the text reads from f[] */
     int32_t n;
@@ -128,18 +132,18 @@ typedef struct fxa__cuda_computed {
     /* Index in f[] of the constants of softcap(): series_limit(), FXA_CUDA_SOFTCAP_TERMS coefficients of
      * softcap_series(), exp_limit(), and two constants of softcap_exp(). -1 = no softcap() */
     int32_t softcap_at;
-    int32_t softcap;        /* node of the tanh(score * f) that softcap() computes; -1 = no softcap() */
-    int32_t softcap_factor; /* node of the factor f in the tanh(score * f) that softcap() computes */
-    /* forward: node of the factor c, of any sign and size, in new score = c * tanh(score * f); -1 = none. If there is
-     * such a c, f[unit_at] is the value of softcap_unit(), and f[unit_at + 1] is that of unit(). */
+    int32_t softcap;        /* node tanh(score * softcap_factor) that softcap() computes; -1 = no softcap() */
+    int32_t softcap_factor; /* node of the factor of the score in that tanh */
+    /* forward: node of c in new score = c * tanh(score * softcap_factor), if c may be <= 0, infinite or NaN; -1 = none.
+     * With such a c, f[unit_at] is softcap_unit() and f[unit_at + 1] is unit(). */
     int32_t gain;
 } fxa__cuda_computed;
 
-/* Bounds of values and sizes, for reports. */
+/* Bounds that codegen/bound_values.c proves. */
 typedef struct fxa__cuda_bounds {
     double value; /* upper bound of |value()| in any run; INFINITY = unknown */
-    /* [tensor][axis] minimum size of an axis whose indices are not guarded; 0 = none. A negative element stands for a
-     * number of the problem: -1 - FXA_INPUT_B for the batch entries, -1 - FXA_INPUT_H for the heads. */
+    /* [tensor][axis] size that a captured tensor must have for the indices that the text does not guard; 0 = any.
+     * -1 - FXA_INPUT_B stands for the number of batch entries, -1 - FXA_INPUT_H for that of heads. */
     int64_t min_size[FXA_CUDA_TENSORS][FXA_MAX_RANK];
 } fxa__cuda_bounds;
 
@@ -181,8 +185,8 @@ static inline int32_t fxa__cuda_caller_tensor(const fxa__cuda_program *p, int32_
  * packed. */
 int32_t fxa__cuda_operand_kind(fxa_dtype dtype);
 
-/* codegen/host_values.c: sets f[] and i[] of a run. params: a value for each param of the rewritten program. Kernels do
- * not use the values of params that are in device memory. */
+/* codegen/host_values.c: sets f[] and i[] of a run. params: a value for each param of the rewritten program; kernels do
+ * not use f[] and i[] of params that are in device memory. */
 void fxa__cuda_host_values(const fxa__cuda_program *p, const double *params, float *f, int *i);
 /* Returns true if the host can compute a node: a float by arithmetic of params and constants. */
 bool fxa__cuda_is_host_value(const fxa_program *p, int32_t node);

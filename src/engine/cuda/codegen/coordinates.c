@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Substitutes coordinates. Kernels compute local indices b, h, q, k and lengths of batch entries. If the problem maps
- * these to other coordinates (index maps, row positions, shards), this pass changes the inputs of the program:
- * - b, h, q or k becomes base + step * index, or a load of a table; a run may add an offset to it.
- * - q_row and k_row become the local indices q and k.
+ * Substitutes coordinates. Kernels compute local indices b, h, q, k, by which Q and K are stored, and lengths of batch
+ * entries. If the problem maps these to other coordinates (by index maps, or as a shard of a larger problem), this pass
+ * replaces inputs of the program:
+ * - b, h, q or k becomes base + step * (local index), or a load of a table, each plus an offset that a run may pass.
+ * - q_row and k_row, the inputs for local indices, become the local q and k.
  * Tables and offsets become int tensors of the program. fxa__cuda_origin says where a run has the data of each tensor.
  */
 #include "passes.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folds uniform factors, which are equal for all pairs of a head: with uniform c and d, x / c becomes x * (1 / c), and
- * (x * c) * d becomes x * (c * d). The result differs from the original by at most the rounding of a factor. This is
- * within the error bounds of quotients and products in docs/numerics.md.
+ * Folds uniform factors, which are equal for all pairs (q, k) of a head: with uniform c and d, x / c becomes
+ * x * (1 / c), and (x * c) * d becomes x * (c * d). The result differs from the original by at most the
+ * rounding of a factor, which is within the error bounds of quotients and products in docs/numerics.md.
  */
 #include "passes.h"
 
@@ -16,16 +16,16 @@ typedef struct fold {
     const fxa_program *p; /* the joined program (codegen/join.c) */
     fxa_builder *b;       /* builder of the result */
     fxa__depend *sets;    /* [node of p] what the node depends on */
-    fxa_value *map;       /* [node of p] the node's value in b */
-    fxa_value *factor;    /* [node of p] uniform factor, if map = base * factor; -1 = map is no such product */
+    fxa_value *map;       /* [node of p] the expression in b that replaces the node */
+    fxa_value *factor;    /* [node of p] factor equal in a head, if map = base * factor; -1 = map is no such product */
     fxa_value *base;      /* [node of p] base, if map = base * factor; else -1 */
-    bool *wins;           /* [node of p] map = mulz(base, factor), which is 0 if base is 0, whatever factor is */
+    bool *wins;           /* [node of p] true = map is mulz(base, factor): 0 if base is 0, whatever factor is */
     bool *signs;          /* [node of p] true = an operation that reads the node distinguishes 0 and -0 */
     int32_t tensor[FXA_MAX_TENSORS]; /* [tensor of p] index of the tensor in b */
-    bool finite;                     /* params that are factors are finite and not 0 */
+    bool finite;                     /* true = params that are factors are finite and not 0 */
 } fold;
 
-/* Returns true if a node is equal for all pairs of a head. */
+/* Returns true if a node is equal for all pairs (q, k) of a head. */
 static bool fold_is_uniform(const fold *r, int32_t node) { return fxa__lower_rate(&r->sets[node]) <= FXA__RATE_HEAD; }
 
 static bool fold_is_product(const fxa__node *n) { return n->op == FXA_OP_MUL || n->op == FXA_OP_MULZ; }
@@ -43,9 +43,9 @@ static bool fold_is_finite(const fold *r, int32_t node) {
     return n->op == FXA_OP_PARAM && r->finite;
 }
 
-/* Returns the index of the operand of a product or quotient that is uniform while the other operand varies among the
- * pairs of a head; of a quotient, only the divisor (index 1) counts. Operand 0 of a mulz, which makes the result 0 if
- * it is 0, counts only if it is finite and not 0. -1 = none. */
+/* Returns the index of the operand of a product or quotient that is uniform (equal for all pairs (q, k) of a head)
+ * while the other operand is not; -1 = none. Of a quotient, only the divisor (index 1) is considered. Operand 0 of a
+ * mulz, which makes the result 0 if it is 0, is considered only if it is finite and not 0. */
 static int fold_factor_at(const fold *r, const fxa__node *n) {
     if (n->type != FXA_FLOAT || !(fold_is_product(n) || fold_is_quotient(n))) return -1;
     for (int k = fold_is_quotient(n); k < 2; k++) {
@@ -69,13 +69,14 @@ static fxa_value fold_operation(const fold *r, const fxa__node *n) {
     }
 }
 
-/* Rewrites node i, a mulz or divz whose result is 0 if its varying operand is 0, as mulz(base, factor). Each pair
- * (q, k) tests only base for 0; factor is computed once per head. at: index of the uniform operand. */
+/* Rewrites node i, a mulz or divz whose result is 0 if its varying operand is 0, as mulz(base, factor): base is the
+ * varying operand, factor is computed once per head. at: index of the operand that is equal in a head. */
 static void fold_product_zero(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
     fxa_value c = r->map[n->arg[at]];
-    /* A mulz of the varying operand is merged, unless that would change a sign of 0 that a node distinguishes. */
+    /* If the varying operand is itself mulz(base, factor), its factor is merged into the factor of node i, unless an
+     * operation distinguishes 0 and -0, because merging may change the sign of a 0. */
     bool folds = r->wins[varying] && !r->signs[i];
     r->wins[i] = true;
     if (fold_is_quotient(n)) c = fxa_builder_op2(r->b, FXA_OP_DIV, fxa_builder_float(r->b, 1), c);
@@ -84,9 +85,9 @@ static void fold_product_zero(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MULZ, r->base[i], r->factor[i]);
 }
 
-/* Rewrites node i, a product or quotient that fold_product_zero() does not rewrite: multiplies the factor of the
- * varying operand into the uniform operand. A factor by which the product is then divided cancels, if the factor is
- * finite and not 0. at: index of the uniform operand. */
+/* Rewrites node i, a product or quotient of a varying operand and an operand c (index `at`) that is equal in a head, as
+ * varying * c or varying * (1 / c). If the varying operand is base * factor, the result is base * (factor * c); and
+ * (base * c) / c is base, if c is finite and not 0. */
 static void fold_product(fold *r, int32_t i, int at) {
     const fxa__node *n = &r->p->nodes[i];
     int32_t varying = n->arg[1 - at];
@@ -103,9 +104,9 @@ static void fold_product(fold *r, int32_t i, int at) {
     r->map[i] = fxa_builder_op2(r->b, FXA_OP_MUL, r->base[i], r->factor[i]);
 }
 
-/* If node i has the form (c * x) / c with a uniform c of any value, returns the index of the operand c of the product;
- * else -1. Derivatives of soft caps have this form. The two operations are mul and div, or mulz and divz; with divz,
- * which returns 0 for -0, no reader of node i may distinguish 0 and -0. */
+/* If node i has the form (c * x) / c, where c is equal in a head and may be 0, infinite or NaN, returns the index of
+ * the operand c of the product; else -1. Derivatives of soft caps have this form. The operations are mul and div, or
+ * mulz and divz. divz returns 0 for -0, so with divz no operation that reads node i may distinguish 0 and -0. */
 static int fold_cancels_at(const fold *r, int32_t i) {
     const fxa__node *n = &r->p->nodes[i];
     if (n->type != FXA_FLOAT || !fold_is_quotient(n) || !fold_is_uniform(r, n->arg[1])) return -1;
@@ -133,7 +134,7 @@ static void fold_node(fold *r, int32_t i) {
     cancelled = at < 0 || wins ? fold_cancels_at(r, i) : -1;
     r->factor[i] = r->base[i] = -1;
     r->wins[i] = false;
-    /* with_grad has the value of its first operand; an earlier pass has taken derivatives */
+    /* The value of with_grad is its first operand; the other operands only define its derivative, taken already. */
     if (n->op == FXA_OP_WITH_GRAD) {
         r->map[i] = r->map[n->arg[0]];
         r->factor[i] = r->factor[n->arg[0]], r->base[i] = r->base[n->arg[0]], r->wins[i] = r->wins[n->arg[0]];
@@ -192,9 +193,9 @@ static fxa_status fold_program(const cuda_work *w, fxa_program **out, fxa_error 
     return status;
 }
 
-/* ---- Analyses of the result -------------------------------------------------------------------------------------- */
+/* ---- Dependence and bounds of nodes ------------------------------------------------------------------------------ */
 
-/* Allocates the arrays of the later passes, and analyzes the final program. */
+/* Allocates the arrays of later passes. Finds what each node of the final program depends on, and bounds of ints. */
 static fxa_status fold_analyze(cuda_work *w, fxa_error *err) {
     const fxa_program *p = w->c->program;
     size_t n = (size_t)p->n_nodes;

@@ -7,7 +7,7 @@
 
 #include "../../../base/invariant.h"
 
-/* Results of passes, each a bit of cuda_work.done. */
+/* What passes produce: bits of cuda_work.done. */
 enum {
     COORDINATES = 1 << 0,  /* the score program reads coordinates of the problem */
     MASK_LIFTED = 1 << 1,  /* the score program's score contains no mask */
@@ -15,15 +15,15 @@ enum {
     BPROP = 1 << 3,        /* the caller's backward program, with names that the score program does not declare */
     DERIVATIVE = 1 << 4,   /* derivative of the score program; NULL in a forward */
     ASSUMPTIONS = 1 << 5,  /* what the text may assume of the problem */
-    JOINED = 1 << 6,       /* one program with all outputs, and the sources of its params and tensors */
-    PROGRAM = 1 << 7,      /* the final program and its analyses */
-    UNIT = 1 << 8,         /* known: nodes that value() and unit() return (unit: the uniform factor of the score) */
-    OPERANDS = 1 << 9,     /* known: what value() and mask() read for a pair besides q, k and the score */
-    BOUNDS = 1 << 10,      /* known: bounds of value(), of the derivative and of indices */
-    GRADIENTS = 1 << 11,   /* known: how each requested gradient is summed */
-    FAST_PATHS = 1 << 12,  /* known: conditions that uniform_mask() tests, tanh that softcap() computes */
-    HOST_VALUES = 1 << 13, /* known: floats that the host computes for each run */
-    FUNCTIONS = 1 << 14,   /* known: nodes that each function of the text needs; which functions are not inlined */
+    JOINED = 1 << 6,       /* score, mask and gradients in one program; where its params and tensors come from */
+    PROGRAM = 1 << 7,      /* the final program; what its nodes depend on, and bounds of its ints */
+    UNIT = 1 << 8,         /* nodes that value() and unit() return: the score, and its factor that depends on params */
+    OPERANDS = 1 << 9,     /* what value() and mask() read for a pair (q, k) besides q, k and the score */
+    BOUNDS = 1 << 10,      /* bounds of value(), of the derivative and of indices */
+    GRADIENTS = 1 << 11,   /* how each requested gradient is summed */
+    FAST_PATHS = 1 << 12,  /* conditions that uniform_mask() tests; tanh that softcap() computes */
+    HOST_VALUES = 1 << 13, /* floats that the host computes for each run */
+    FUNCTIONS = 1 << 14,   /* nodes that each function of the text needs; which functions are not inlined */
     TEXT = 1 << 15         /* the generated text */
 };
 

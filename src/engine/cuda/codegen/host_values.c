@@ -15,13 +15,13 @@ _Static_assert(FXA__CUDA_HOST_VALUES + 2 + 1 + FXA_CUDA_SOFTCAP_TERMS + 3 == FXA
                "f[] holds values of nodes, softcap_unit() and unit(), series_limit() and terms, and values of exp");
 
 #define FILL_SERIES_RANGE 0.6 /* |x| below which tanh x is computed by the polynomial */
-/* Upper bound of series_limit(), the |score| below which softcap() uses the polynomial. A tiny factor of the score
- * would permit a larger limit, but the coefficients of its polynomial may round to 0. */
+/* Upper bound of series_limit(), the |score| below which the soft cap tanh(score * factor) is a polynomial of the
+ * score. If the factor is tiny, larger scores would be possible, but coefficients of the polynomial may round to 0. */
 #define FILL_MAX_SERIES_LIMIT 4096.
-/* Upper bound of the cap for softcap_exp(), whose error is 2^-20 * cap, hence at most 2^-14. */
+/* Maximum c of a soft cap c * tanh(...) that softcap_exp() computes: its error, 2^-20 * c, is then at most 2^-14. */
 #define FILL_MAX_CAP 64.
-/* Lower bound of the unit (uniform factor of the score) and upper bound of exponents for softcap_exp(), with which the
- * product of the denominators of four scores is finite. */
+/* softcap_exp() divides once for four scores. The product of their four denominators is finite if |unit| (unit: factor
+ * of the score that depends on params alone) and the exponents of exp2 are within these bounds. */
 #define FILL_MIN_UNIT 0.125
 #define FILL_MAX_EXPONENT 28.
 
@@ -30,7 +30,8 @@ _Static_assert(FXA__CUDA_HOST_VALUES + 2 + 1 + FXA_CUDA_SOFTCAP_TERMS + 3 == FXA
 static const double fill_tanh[FXA_CUDA_SOFTCAP_TERMS] = {0.9999999268692358, -0.33332309972578855, 0.1331017362435341,
                                                          -0.05210147853455042, 0.015475425267545645};
 
-enum { FILL_MAX_OPERATIONS = 48 }; /* maximum operations of a host value; a node that is read twice counts twice */
+/* maximum operations of a float that the host computes; a node that is read twice counts twice */
+enum { FILL_MAX_OPERATIONS = 48 };
 
 /* Returns true if a node is arithmetic of params and constants. *left: number of operations that the node may still
  * have. */
@@ -76,7 +77,7 @@ static double fill_value(const fxa_program *p, int32_t node, const double *param
     }
 }
 
-/* Returns an upper bound of the factor by which value() scales an error of the tanh; INFINITY = unknown. */
+/* Returns an upper bound of the factor by which a node of value() scales an error of its tanh; INFINITY = unknown. */
 static double fill_sensitivity(const fxa__cuda_program *c, int32_t node, const double *params, int *left) {
     const fxa_program *p = c->program;
     const fxa__node *n = &p->nodes[node];
@@ -90,7 +91,8 @@ static double fill_sensitivity(const fxa__cuda_program *c, int32_t node, const d
     return INFINITY;
 }
 
-/* Writes exp_limit() and the values of softcap_exp(); all 0 if softcap_exp() must not be used. */
+/* Sets the floats of softcap_exp(), the soft cap by exp2: f[0], the limit of |score|, and f[1] and f[2], constants.
+ * Sets all of them to 0 if softcap_exp() must not be used. */
 static void fill_exp(const fxa__cuda_program *p, const double *params, double factor, double unit, float *f) {
     int left = FILL_MAX_OPERATIONS;
     double cap = fill_sensitivity(p, p->computed.value, params, &left), by = 2 * FXA__CUDA_LOG2E * factor;
@@ -101,9 +103,9 @@ static void fill_exp(const fxa__cuda_program *p, const double *params, double fa
     f[2] = takes ? (float)(-0.5 / unit) : 0;
 }
 
-/* For a new score = c * tanh(...) with a factor c of any size: splits c * log2(e) into f[0], by which softcap()
- * multiplies, and f[1], the unit (uniform factor of the score). f[1] is 1, or 4 if c * log2(e) overflows f32, which
- * kernels detect (is_out_of_range() of sm90/forward_epilogue.cuh). Returns the unrounded f[0]. */
+/* For a new score = c * tanh(...): splits c * log2(e) into f[0] * f[1]. softcap() multiplies the tanh by f[0]; f[1] is
+ * the unit, by which kernels multiply the score: 1, or 4 if c * log2(e) overflows f32 (kernels then recompute the row,
+ * is_out_of_range() of sm90/forward_epilogue.cuh). Returns f[0] before rounding. */
 static double fill_cap(const fxa__cuda_program *p, const double *params, float *f) {
     double cap = fill_value(p->program, p->computed.gain, params) * FXA__CUDA_LOG2E, unit = fabs(cap) > FLT_MAX ? 4 : 1;
     f[0] = (float)(cap / unit);

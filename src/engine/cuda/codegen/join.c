@@ -17,10 +17,11 @@ fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err) {
     return w->backward ? fxa_program_derivative(w->config.program, &w->config.derivative, err) : FXA_OK;
 }
 
-/* Sets *out to a copy of p with one input replaced. scale NULL: dscore becomes 1, so that outputs are derivatives of
- * the new score. Else the score becomes the score (product of Q and K) times the param named `scale`. bprop: the
- * caller's backward program, whose output dscore replaces that of p, and in which dscore stays an input; NULL =
- * none. */
+/* Sets *out to a copy of p with one input replaced:
+ * - scale = NULL: dscore by 1, so that outputs are derivatives of the new score
+ * - else: the score, which is the product of Q and K, by the score times the param named `scale`
+ * bprop: the caller's backward program, whose output dscore replaces that of p, and whose input dscore is not
+ * replaced; NULL = none. */
 static fxa_status join_substitute(fxa__host *host, const fxa_program *p, const char *scale, const fxa_program *bprop,
                                   fxa_program **out, fxa_error *err) {
     size_t n = (size_t)(bprop && bprop->n_nodes > p->n_nodes ? bprop->n_nodes : p->n_nodes);
@@ -76,7 +77,7 @@ static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const c
             w->c->params[i] = (fxa__cuda_param){FXA__CUDA_CONSTANT, lifted->value[at]};
         else
             w->c->params[i] = (fxa__cuda_param){fxa__cuda_param_source(w, name), 0};
-        /* fxa__cuda_param_source() returns -1 = FXA__CUDA_CONSTANT for a param that it does not find. */
+        /* fxa__cuda_param_source() found the name: for an unknown name it returns -1, which is FXA__CUDA_CONSTANT. */
         FXA__ASSERT(w->c->params[i].source != FXA__CUDA_CONSTANT || lifted->from[at] < 0);
     }
     for (int32_t i = 0; i < w->joined->n_tensors; i++) {
@@ -85,8 +86,8 @@ static void join_sources(cuda_work *w, const fxa__parameterized *lifted, const c
     }
 }
 
-/* Sets *out to one program with the outputs of forward and backward; in a forward, to config.program. The caller
- * destroys *out, which in a forward drops the reference that is added here. */
+/* Sets *out to one program with the outputs of forward and backward; if the text is of a forward, to config.program
+ * with one more reference. The caller destroys *out in both cases. */
 static fxa_status join_passes(const cuda_work *w, fxa_program **out, fxa_error *err) {
     fxa_program *fused = NULL;
     if (!w->backward) {

@@ -2,7 +2,7 @@
  *
  * Decides what value() and mask() read for a pair (q, k) besides the score, q and k:
  * - diagonal row: a table over q - k
- * - dense tensor: a captured tensor with an element per pair
+ * - dense tensor: a captured tensor with an element per pair (q, k)
  * - row operand and key operand: captured values per query and per key
  * - ints that are computed from an int per tile (codegen/tile_values.c)
  */
@@ -25,8 +25,8 @@ static void operands_mark(cuda_work *w) {
 
 enum { OPERANDS_MAX_OPERATIONS = 3 };
 
-/* Subtracts from *left the operations that a pair would compute for a node. Returns false if there are more than *left,
- * or if the node is not arithmetic of q - k and of values that are equal in a head. */
+/* Subtracts from *left the operations that compute a node for one pair (q, k). Returns false if there are more than
+ * *left, or if the node is not arithmetic of q - k and of values that are equal in a head. */
 static bool operands_count_down(const cuda_work *w, int32_t node, int *left) {
     const fxa__node *n = &w->c->program->nodes[node];
     if (fxa__lower_rate(&w->inputs[node]) <= FXA__RATE_HEAD) return true;
@@ -54,8 +54,8 @@ static bool operands_is_diagonal(const cuda_work *w, int32_t node) {
     return fxa__lower_rate(&w->inputs[node]) == FXA__RATE_DIAGONAL;
 }
 
-/* Chooses the float that the diagonal row tabulates: the last node that depends on b, h and q - k alone and is value()
- * itself, or an operand of a node of value() or the derivative that does not depend on these alone. */
+/* Chooses the float that the diagonal row, a table over q - k, contains: a node that depends on b, h and q - k alone,
+ * and that value() returns, or that value() or the derivative combines with other values. Of several, the last. */
 static void operands_find_diagonal(cuda_work *w) {
     const fxa_program *p = w->c->program;
     w->c->operands.diagonal = -1;
@@ -69,8 +69,8 @@ static void operands_find_diagonal(cuda_work *w) {
                 w->c->operands.diagonal = x;
         }
     }
-    /* The forward has the diagonal row (table over q - k) in shared memory. The backward would load its elements from
-     * global memory, so it computes the same bits if this is cheaper. */
+    /* The forward has the diagonal row (table over q - k) in shared memory. The backward would load the
+     * row from global memory, so it computes the node instead, with the same bits, if this is cheaper. */
     if (w->backward && w->c->operands.diagonal >= 0 && operands_is_cheap(w, w->c->operands.diagonal)) {
         w->rounded = w->c->operands.diagonal;
         w->c->operands.diagonal = -1;
@@ -87,7 +87,7 @@ static int operands_positions(const fxa_program *p, const fxa__node *load, uint3
     for (int d = 0; d < load->n_args; d++) {
         uint32_t input = fxa__node_input(&p->nodes[load->arg[d]]);
         if (!(input & (heads | pair)) || (input <= seen && d > 0))
-            return 0; /* the indices are not in the order b, h, q, k */
+            return 0; /* an index is no coordinate, or is not in the order b, h, q, k */
         positions += (input & pair) != 0;
         seen |= input;
         *last = input;
@@ -119,9 +119,9 @@ static bool operands_is_operand(const cuda_work *w, int32_t node) {
     return node == w->c->operands.q || node == w->c->operands.k;
 }
 
-/* Decides how i64 elements are compared. If every 64-bit comparison that reads the row or key operand compares these
- * two, and only for the mask, the operands are saturated to 32 bits. Else no i64 load is an operand, and each pair
- * (q, k) loads all 64 bits. */
+/* Decides whether i64 elements may be row and key operands, which are saturated to 32 bits. They may if every 64-bit
+ * comparison that reads one of the two operands compares it with the other, and only for the mask. Otherwise, no i64
+ * load is an operand: each pair (q, k) loads all 64 bits. */
 static void operands_i64(cuda_work *w) {
     const fxa_program *p = w->c->program;
     bool ok = true;
@@ -141,7 +141,7 @@ static void operands_i64(cuda_work *w) {
 
 /* ---- The pass ---------------------------------------------------------------------------------------------------- */
 
-/* Returns true if a node reads no tensor, no scale and no param of the caller. */
+/* Returns true if a node reads no tensor, not the scale, and no param of the caller. */
 static bool operands_is_fixed(const cuda_work *w, int32_t node) {
     bool fixed = !w->inputs[node].tensors;
     for (int i = 0; i < w->c->program->n_params; i++)

@@ -9,15 +9,15 @@
 
 enum { CALL_LIMIT_FORWARD = 100, CALL_LIMIT_BACKWARD = 160, CALL_SHARED = 8 };
 
-/* Makes values of level `from` and of later levels local variables of the functions that read these values. Values of
- * earlier levels stay members of Program. */
+/* Makes values of level `from` or later (levels: per run, per head, per row, ...) local variables of the functions that
+ * read these values. Values of earlier levels stay members of Program. */
 static void call_localize(fxa__emit *e, fxa__emit_level from) {
     for (int32_t i = 0; i < e->p->n_nodes; i++)
         if (e->level[i] >= from) e->hoisted[i] = 0;
 }
 
-/* Makes the functions that the emitters x and y write read the same members of Program: values that are equal in a run
- * or head, and base addresses of loads. */
+/* Gives the functions of emitter x and those of emitter y common members of Program: values that are equal in a run or
+ * head, and base addresses of loads, one per head. */
 static void call_share(fxa__emit *x, fxa__emit *y) {
     for (int32_t i = 0; i < x->p->n_nodes; i++) {
         if (x->base[i] && ((x->used[i] && !x->given[i]) || (y->base[i] && y->used[i] && !y->given[i]))) x->base[i] = 2;
@@ -27,8 +27,8 @@ static void call_share(fxa__emit *x, fxa__emit *y) {
     }
 }
 
-/* Copies the bounds of ints and indices (bound_values.c) to the emitter e, and marks the loads that can have a base
- * address per head. */
+/* Copies to the emitter e which ints are >= 0 and which indices are inside their tensors, and marks the loads whose
+ * address can be computed as an offset from a base address per head. */
 static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     for (int32_t i = 0; i < e->p->n_nodes; i++) {
         e->nonnegative[i] = e->p->nodes[i].type == FXA_INT && w->bounds[i].lo >= 0;
@@ -37,16 +37,16 @@ static void call_pass_bounds(const cuda_work *w, fxa__emit *e) {
     }
 }
 
-/* Makes functions of pairs use the expression as_float or as_int, by the node's type, as the value of a node. node: -1
- * = none. */
+/* Makes functions of a pair (q, k) read a node by the expression as_float, if the node is a float, or as_int, if it is
+ * an int. node = -1: does nothing. */
 static void call_replace(cuda_work *w, int32_t node, const char *as_float, const char *as_int) {
     if (node < 0) return;
     FXA__ASSERT(!w->emit.pairs.given[node]); /* the node has no such expression yet */
     w->emit.pairs.given[node] = w->c->program->nodes[node].type == FXA_FLOAT ? as_float : as_int;
 }
 
-/* Makes functions of pairs compute the nodes of w->tiles from the members that tile() computes, except nodes that
- * call_replace() has given an expression. */
+/* Makes functions of a pair (q, k) compute the nodes of w->tiles from the members that tile() computes, except nodes
+ * that call_replace() has given an expression. */
 static void call_replace_tiles(cuda_work *w) {
     const cuda_tile *tiles = w->tiles;
     for (int32_t i = 0; i < w->c->program->n_nodes; i++)
@@ -117,12 +117,12 @@ static bool call_open(cuda_work *w) {
         for (int32_t d = 0; !sum && d < p->outputs[i].n_index; d++)
             fxa__lower_emit_require(&w->emit.gradients, p->outputs[i].index[d], CUDA_GRADIENTS);
     }
-    /* mask_whole() is rarely called, so its loads have no base addresses per head: these would occupy registers. */
+    /* mask_whole() is rarely called, so its loads use no base addresses, which would occupy registers. */
     for (int32_t i = 0; i < p->n_nodes; i++) w->emit.mask64.base[i] = 0;
     if (w->i64_operands && !w->backward)
         fxa__lower_emit_require(&w->emit.mask64, fxa__program_output(p, FXA__OUT_MASK), CUDA_MASK);
     for (int i = 0; i < 4; i++) call_localize(emits[i], FXA__EMIT_ROW);
-    /* The second round gives emits[1] and emits[2] the members that the first round added for emits[2] and emits[3]. */
+    /* Two rounds: in the first, emits[1] is shared before emits[2] and emits[3] add members to `pairs`. */
     for (int i = 0; i < 2; i++)
         for (int k = 1; k < 4; k++) call_share(&w->emit.pairs, emits[k]);
     return true;
@@ -143,9 +143,9 @@ static int call_operands(const cuda_work *w) {
     return max_user;
 }
 
-/* Returns the bits of PROG_OUT_OF_LINE. A function over the limit is called, because inlining it would take the
- * compiler more than five seconds: a forward has 3 * 64 copies of it, a backward 2 * 32. CALL_SHARED pairs (q, k) share
- * the statements that depend on q or k alone; in functions of gradients the compiler repeats these for each pair. */
+/* Returns PROG_OUT_OF_LINE, the bits of the functions that kernels call. Compiling inlined copies of a function over
+ * the limit would take more than five seconds: a forward has 3 * 64 copies, a backward 2 * 32. A statement that depends
+ * on q or k alone counts 1 / CALL_SHARED, as so many pairs (q, k) share it; in functions of gradients it counts 1. */
 static int call_bits(const cuda_work *w) {
     int limit = w->backward ? CALL_LIMIT_BACKWARD : CALL_LIMIT_FORWARD;
     uint32_t values = w->c->switches.user_backward ? CUDA_VALUE : CUDA_VALUE | CUDA_DERIVATIVE;
@@ -161,7 +161,7 @@ fxa_status fxa__cuda_choose_out_of_line(cuda_work *w, fxa_error *err) {
     struct FxaTraits *s = &w->c->switches;
     if (!call_open(w)) return fxa__fail_memory(err, "the text of a program for CUDA kernels");
     int operands = call_operands(w);
-    FXA__ASSERT(w->n_conjuncts < 0 || operands > 0); /* uniform_mask() is for tiles with equal operands */
+    FXA__ASSERT(w->n_conjuncts < 0 || operands > 0); /* uniform_mask() requires row and key operands */
     s->operands = fxa__cuda_only_ranges_read_operands(w) ? 0 : operands;
     s->pack_operands = operands > 0;
     s->uniform_operands = w->n_conjuncts >= 0;

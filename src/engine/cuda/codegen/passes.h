@@ -16,7 +16,7 @@
 enum {
     CUDA_TILE = 1 << 2,         /* tile(), which computes values once per tile */
     CUDA_UNIFORM_MASK = 1 << 3, /* uniform_mask() */
-    CUDA_VALUE = 1 << 4,        /* value(), and functions without a pair: unit(), diagonal(), sum_place() */
+    CUDA_VALUE = 1 << 4,        /* value(); and unit(), diagonal(), sum_place(), which take no pair (q, k) */
     CUDA_DERIVATIVE = 1 << 5,   /* the derivative that value() also returns; user_backward() */
     CUDA_MASK = 1 << 6,         /* mask() */
     CUDA_GRADIENTS = 1 << 7     /* partials() and scatter() */
@@ -34,8 +34,8 @@ typedef struct cuda_added {
 /* Expressions by which the generated text reads params that are not in a.f[] and a.i[]. */
 typedef struct cuda_param_names {
     struct {
-        char member[16];                 /* name of the param's member of Program, for functions of pairs */
-        char call[32];                   /* expression of the param, for static functions */
+        char member[16];                 /* name of the param's member of Program, for functions of a pair (q, k) */
+        char call[32];                   /* expression of the param, for static functions: these have no Program */
     } scalar[FXA_MAX_PARAMS];            /* [param] params in device memory */
     char run[FXA__CUDA_HOST_VALUES][16]; /* expressions of the values that the host computes */
 } cuda_param_names;
@@ -45,8 +45,11 @@ enum { CUDA_TILE_NONE, CUDA_TILE_SUM, CUDA_TILE_FLOAT, CUDA_TILE_DIFFERENCE, CUD
  * once per tile. */
 typedef struct cuda_tile {
     uint8_t kind;
-    /* nodes that tile() reads, right -1 = none. t<node> by kind: SUM left, FLOAT (float)left, DIFFERENCE left - right
-     * saturated to 32 bits, EQUAL left - right modulo 2^32 */
+    /* nodes from which tile() computes t<node>; right: -1 = none. By kind, t<node> is
+     *   CUDA_TILE_SUM         left
+     *   CUDA_TILE_FLOAT       (float)left
+     *   CUDA_TILE_DIFFERENCE  left - right, saturated to 32 bits
+     *   CUDA_TILE_EQUAL       left - right, modulo 2^32 */
     int32_t left;
     int32_t right;
     int32_t row;    /* node that the expression reads besides t<node>; -1 = none */
@@ -61,18 +64,18 @@ typedef struct cuda_work {
     fxa__host *host;
     const fxa__problem *problem; /* NULL = the text is generated from a config, in tests */
     fxa__cuda_config config;     /* what to generate; passes 1 to 6 set its programs and assumptions */
-    cuda_added added;            /* names that passes add */
+    cuda_added added;            /* names of the tensors and params that passes add */
     bool backward;               /* true = the text is of a backward pass */
     uint32_t done;               /* bits of the results that the passes have produced so far (codegen/generate.c) */
 
-    fxa_program *joined;  /* pass 7: all outputs in one program, before its factors are folded */
+    fxa_program *joined;  /* pass 7: score, mask and gradients in one program, before factors are folded */
     fxa__cuda_program *c; /* the result */
 
-    /* Pass 8: the final program and its analyses. */
-    fxa__linear *affine;   /* affine forms */
+    /* Pass 8: what is found about each node of the final program. */
+    fxa__linear *affine;   /* the node as an affine form of inputs */
     fxa__depend *inputs;   /* inputs, params and tensors on which a node depends */
     fxa__interval *bounds; /* bounds of ints; other nodes are unbounded */
-    uint8_t *need;         /* pass 10: bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
+    uint8_t *need;         /* pass 10: functions that need the node, as bits CUDA_VALUE, CUDA_DERIVATIVE, CUDA_MASK */
 
     /* Pass 10. */
     cuda_tile *tiles; /* values that tile() computes */
@@ -100,38 +103,38 @@ typedef struct cuda_work {
 
 /* ---- Passes, in order -------------------------------------------------------------------------------------------- */
 
-/* Each returns FXA_OK, E_MEMORY, E_UNSUPPORTED with the reason, or an error of the program builder. */
+/* Each pass returns FXA_OK, E_MEMORY, E_UNSUPPORTED with the reason, or an error of the program builder. */
 
 /* codegen/coordinates.c. Consumes the problem's score program, index maps and lengths. Produces config.program, whose
- * b, h, q, k and lengths are those of the problem; tables and offsets are additional int tensors. */
+ * b, h, q, k and lengths are those of the problem; tables and offsets of coordinates are additional int tensors. */
 fxa_status fxa__cuda_substitute_coordinates(cuda_work *w, fxa_error *err);
 /* codegen/score_masks.c. Turns `c ? x : -inf` in the score into a condition c of the mask. */
 fxa_status fxa__cuda_lift_score_masks(cuda_work *w, fxa_error *err);
 /* codegen/score_masks.c. Turns conditions of the mask that read the score back into `c ? x : -inf` in the score. */
 fxa_status fxa__cuda_move_mask_to_score(cuda_work *w, fxa_error *err);
-/* codegen/user_backward.c. Consumes the caller's backward program. Produces config.bprop, with the coordinates
- * of the problem, and with names of params and tensors that the score program does not declare; NULL if the problem has
- * no such program. */
+/* codegen/user_backward.c. Consumes the caller's backward program, if any. Produces config.bprop: that program with the
+ * coordinates of the problem, its params and tensors renamed to names that the score program does not declare. */
 fxa_status fxa__cuda_prepare_user_backward(cuda_work *w, fxa_error *err);
-/* codegen/join.c. Produces config.derivative; NULL in a forward. */
+/* codegen/join.c. Produces config.derivative, the derivative of the score program; NULL in a forward. */
 fxa_status fxa__cuda_derive(cuda_work *w, fxa_error *err);
-/* codegen/assumptions.c. Produces config.assumed. */
+/* codegen/assumptions.c. Produces config.assumed: what the text may assume of captured tensors and of params. */
 fxa_status fxa__cuda_find_assumptions(cuda_work *w, fxa_error *err);
-/* codegen/join.c. Consumes the score program and its derivative or the caller's backward. Produces w->joined, all
- * outputs in one program with dscore = 1, constants as params, and score = (product of Q and K) * scale. Produces the
- * sources of its params and tensors, c->params and c->source. */
+/* codegen/join.c. Consumes the score program, and its derivative or the caller's backward. Produces w->joined, one
+ * program with the outputs of both, in which dscore = 1, constants are params, and score = (product of Q and K) *
+ * scale; and c->params and c->source, where a run finds each param and tensor of w->joined. */
 fxa_status fxa__cuda_join_and_scale(cuda_work *w, fxa_error *err);
-/* codegen/fold_factors.c. Consumes w->joined. Produces c->program, in which divisions by uniform values are products
- * and uniform factors of one product are one factor, and its analyses. */
+/* codegen/fold_factors.c. Consumes w->joined. Produces c->program, in which values that are equal in a head are
+ * factors, not divisors, and at most one factor of a product; and w->affine, w->inputs and w->bounds of its nodes. */
 fxa_status fxa__cuda_fold_factors(cuda_work *w, fxa_error *err);
-/* codegen/split_unit.c. Produces the nodes that value() and unit() (the uniform factor of the entire score) return, and
- * which of value, derivative and mask the text has. If the factor may be <= 0, folds again without finite_factors. */
+/* codegen/split_unit.c. Produces the nodes that value() and unit() (a factor of the entire score that depends on params
+ * alone) return, and which of value, derivative and mask the text has. If the factor may be <= 0, clears
+ * finite_factors and repeats the pass fxa__cuda_fold_factors(). */
 fxa_status fxa__cuda_split_unit(cuda_work *w, fxa_error *err);
 /* codegen/operands.c. Produces c->operands, what value() and mask() read for a pair (q, k) besides q, k and the score,
  * and w->tiles, the ints and floats of a pair that are computed from a value per tile. */
 fxa_status fxa__cuda_place_operands(cuda_work *w, fxa_error *err);
-/* codegen/bound_values.c. Produces the bound of value(), whether the derivative may be infinite, and which indices need
- * no guard for the sizes of the captured tensors. */
+/* codegen/bound_values.c. Produces the bound of value(), whether the derivative may be infinite, and which indices of
+ * loads are always inside the captured tensor, so that they need no guard. */
 fxa_status fxa__cuda_bound_values(cuda_work *w, fxa_error *err);
 /* codegen/place_gradients.c. Produces how each requested gradient is summed. */
 fxa_status fxa__cuda_place_gradients(cuda_work *w, fxa_error *err);
@@ -148,7 +151,7 @@ fxa_status fxa__cuda_write_text(cuda_work *w, fxa_error *err);
 
 /* ---- codegen/added_names.c --------------------------------------------------------------------------------------- */
 
-/* Writes the names of w->added. Must precede the passes. */
+/* Writes w->added, the names of tensors and params that passes add. Must precede the passes. */
 void fxa__cuda_added_names_make(cuda_work *w);
 /* Writes `base` to `name`, or if p declares a param or tensor of this name, `base` with a number. */
 void fxa__cuda_unused_name(const fxa_program *p, const char *base, char name[CUDA_NAME]);
@@ -162,11 +165,11 @@ int32_t fxa__cuda_param_source(const cuda_work *w, const char *name);
 
 /* Appends `text` to the generated text. */
 void fxa__cuda_put(const cuda_work *w, const char *text);
-/* Appends the declarations of q_len, k_len and heads, which static functions of (b, h) read. diagonal: true = also
- * declares q and k, set to the first query and key with q - k = d. */
+/* Appends the declarations of q_len, k_len and heads, which static functions of (b, h) read. diagonal: true =
+ * also declares q and k, set to the first query and key with q - k = d, the argument of the function. */
 void fxa__cuda_lengths_write(const cuda_work *w, bool diagonal);
-/* Appends the beginning of a function of pair p: the statements that depend on q or k and that the functions in `bits`
- * (CUDA_VALUE, ...) need. */
+/* Appends the beginning of a function of struct Pair p: the statements that depend on q or k and that the functions in
+ * `bits` (CUDA_VALUE, ...) need. */
 void fxa__cuda_pair_write(const cuda_work *w, const fxa__emit *e, uint32_t bits);
 /* Opens *e for a static function that returns nodes[n], and appends the statements up to max_level that compute these
  * nodes. The statements read no member of Program. Returns false if memory ran out. The caller closes *e in any
@@ -179,7 +182,7 @@ bool fxa__cuda_static_write(const cuda_work *w, const int32_t *nodes, int32_t n,
 /* codegen/coordinates.c: returns a program in *out whose coordinates and lengths are those of the problem. */
 fxa_status fxa__cuda_coordinates_apply(cuda_work *w, fxa_program *program, fxa_program **out, fxa_error *err);
 
-/* codegen/fold_factors.c: frees the analyses of c->program. */
+/* codegen/fold_factors.c: frees the arrays with an element per node of c->program. */
 void fxa__cuda_analyses_free(cuda_work *w);
 
 /* codegen/split_unit.c: returns true if a node depends on params and constants alone. */
@@ -191,23 +194,22 @@ void fxa__cuda_int_bounds(const fxa_program *p, fxa__interval *out);
 /* Writes to out[n], for each node, the expression that computes it for a pair (q, k) from a value per tile. */
 void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out);
 
-/* codegen/place_gradients.c: returns true if a node is this float constant. */
+/* codegen/place_gradients.c: returns true if a node is the float constant x. */
 bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x);
 /* Returns true if a requested gradient reads the score. */
 bool fxa__cuda_gradients_read_score(const cuda_work *w);
 /* Returns true if an output is a gradient that scatter() adds. */
 bool fxa__cuda_is_scattered(const cuda_work *w, int32_t output);
 
-/* codegen/param_names.c. */
-/* Writes the expressions by which the text reads params and host values. */
+/* codegen/param_names.c: writes the expressions by which the text reads params and floats that the host computes. */
 void fxa__cuda_param_names_make(const cuda_work *w, cuda_param_names *out);
-/* Makes the functions that e writes read params by the names of w->names, so that all functions read the same bits.
- * Must precede fxa__lower_emit_require on e. members: true = the functions may read members of Program, false = they
- * are static. */
+/* Sets up e so that params are read by the names of w->names, hence with the same bits in all functions of the text.
+ * Must precede fxa__lower_emit_require on e. members: true = functions may read members of Program, false = they are
+ * static. */
 void fxa__cuda_param_names_use(const cuda_work *w, fxa__emit *e, bool members);
 
-/* codegen/out_of_line.c: returns true in a backward with i64_operands: the mask then loads 64-bit elements, and only
- * tile_class() reads the packed row and key operands, because the sm90 kernel lacks registers for both. */
+/* codegen/out_of_line.c: returns true if only tile_class() reads the packed row and key operands: in a backward whose
+ * operands are i64, the mask loads all 64 bits, and the sm90 kernel lacks registers to read the packed ones too. */
 bool fxa__cuda_only_ranges_read_operands(const cuda_work *w);
 /* Returns true if functions of a pair (q, k) compute a node from t<node>, a member that tile() computes. */
 bool fxa__cuda_is_tiled(const cuda_work *w, int32_t node);

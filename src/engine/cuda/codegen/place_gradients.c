@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Decides how the terms of each requested gradient of a param or captured tensor are added:
- * - dS summed over the pairs of each q - k, if the diagonal row (table over q - k) is a captured tensor
+ * - dS summed over the pairs (q, k) of equal q - k, if a captured tensor is the diagonal row, a table over q - k
  * - dS stored as it is, for the dense tensor, which has an element per pair (q, k)
  * - one sum over all pairs of a head
  * - by scatter(), pair by pair
- * Also decides which sums are exact (FxaExact).
+ * Also decides which sums are FxaExact, whose bits do not depend on the order of additions.
  */
 #include "passes.h"
 
@@ -16,8 +16,8 @@ bool fxa__cuda_is_number(const fxa_program *p, int32_t node, double x) {
 }
 
 /* Returns true if an output is the gradient of the element that node `load` reads, and the new score's derivative by
- * this element is 1: kernels then sum or store dS itself. Returns false for the diagonal with a user backward, because
- * the dS of dQ and dK is then the result of user_backward(). */
+ * this element is 1: kernels then sum or store dS itself. Returns false for the diagonal row if there is a user
+ * backward: kernels then have no dS to sum along diagonals, but the result of user_backward(). */
 static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t load) {
     const fxa_program *p = w->c->program;
     if (w->c->switches.user_backward && load == w->c->operands.diagonal) return false;
@@ -29,8 +29,8 @@ static bool grads_is_load(const cuda_work *w, const fxa__output *out, int32_t lo
     return true;
 }
 
-/* Returns true if `out` is a gradient that the caller requests and that is not always 0. Params and tensors have other
- * indices in the rewritten program than in the caller's. */
+/* Returns true if `out` is a gradient that the caller requests and that is not always 0. Requests are bits of the
+ * params and tensors of the caller's program, whose indices in the rewritten program differ. */
 static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
     const fxa__cuda_program *c = w->c;
     if (fxa__cuda_is_number(c->program, out->value, 0)) return false;
@@ -42,9 +42,9 @@ static bool grads_is_wanted(const cuda_work *w, const fxa__output *out) {
            (w->config.grad_params >> c->params[out->slot].source & 1);
 }
 
-/* Returns true if requested gradients read the score: even if the score's own derivative is 1, a gradient may read the
- * score in a comparison, an index or a function without derivative (with_grad, floor). Kernels pass the score to
- * gradients only with PROG_DERIVATIVE. */
+/* Returns true if requested gradients read the score, which kernels pass to them only with PROG_DERIVATIVE. Even if the
+ * derivative by the score is 1, a gradient may read the score in a comparison, in an index, or in an operation through
+ * which no derivative passes (floor, with_grad). */
 bool fxa__cuda_gradients_read_score(const cuda_work *w) {
     const fxa_program *p = w->c->program;
     uint32_t inputs = 0;
@@ -74,12 +74,12 @@ static void grads_choose_sums(cuda_work *w) {
             c->gradients.sums[c->switches.grad_sums++] = i;
         else
             c->switches.grad_scatter = true;
-        FXA__ASSERT(fxa__cuda_is_scattered(w, i) <= c->switches.grad_scatter); /* no gradient is summed twice */
+        FXA__ASSERT(fxa__cuda_is_scattered(w, i) <= c->switches.grad_scatter); /* scatter() exists if needed */
     }
 }
 
-/* Chooses the tensors whose gradients are summed in FxaExact: those with one sum per head, and, if results must be
- * deterministic, those to one of whose elements several pairs add in any order. */
+/* Chooses the tensors whose gradients are summed in FxaExact: those with one sum per head; and, if results must be
+ * deterministic, those in which several pairs (q, k) may add to the same element, in any order. */
 static void grads_choose_exact(cuda_work *w) {
     fxa__cuda_program *c = w->c;
     const uint32_t pair = 1u << FXA_INPUT_B | 1u << FXA_INPUT_H | 1u << FXA_INPUT_Q | 1u << FXA_INPUT_K;

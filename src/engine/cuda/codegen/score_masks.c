@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moves masks out of scores, and conditions that read the score out of masks. A `c ? x : -inf` in the score becomes the
- * condition c of the mask, by which kernels skip tiles. Then conditions that read the score become `c ? x : -inf` in
- * the score, because kernels skip tiles before they compute the score, and evaluate the mask after they overwrite the
- * score. Either form gives every pair the same weight and the same gradients.
+ * Two passes that move conditions between score and mask:
+ * 1. `c ? x : -inf` in the score becomes the condition c of the mask, by which kernels skip tiles.
+ * 2. A condition of the mask that reads the score becomes `c ? x : -inf` in the score: kernels skip tiles before they
+ *    compute scores, and evaluate the mask after they overwrite scores, so the mask cannot read them.
+ * Both forms give every pair (q, k) the same weight and the same gradients.
  */
 #include "passes.h"
 
@@ -26,8 +27,8 @@ static void scoremask_mark(const fxa_program *p, const uint16_t *reads, int32_t 
         for (int k = 0; parts[i] && scoremask_is_join(p, reads, i) && k < 2; k++) parts[p->nodes[i].arg[k]] = true;
 }
 
-/* Returns the conjunction of conditions of the mask (marked in `parts`): of those that read the score if `wanted`, else
- * of those that do not read the score; -1 = there are none. */
+/* Returns the conjunction of the mask's conditions (marked in `parts`) that read the score, if `wanted` is true, or of
+ * those that do not read it, if `wanted` is false; -1 = there are none. */
 static fxa_value scoremask_join(fxa_builder *b, const fxa_program *p, const uint16_t *reads, const bool *parts,
                                 const fxa_value *map, bool wanted) {
     fxa_value all = -1;

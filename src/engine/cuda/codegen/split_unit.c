@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits the score that the program computes into value() and unit(), a factor that depends on params alone: kernels
- * multiply the unit into the scale of exp2, once per run. Kernels rely on a unit > 0, so a factor that may be <= 0
- * stays in value().
+ * Splits the score that the program computes into value() and unit(), a factor that depends on params alone. Kernels
+ * multiply the unit into the scale of exp2, once per run. They rely on a unit > 0, so a factor that may be <= 0 stays
+ * in value().
  */
 #include "passes.h"
 
 #include "../../../base/invariant.h"
 #include "../../../program/range.h"
 
-/* Bounds of the unit (uniform factor of the score) at scale 1. Within these bounds, the unit stays in f32 range for all
- * usual scales. */
+/* Bounds of the unit (factor of the score that depends on params alone) at scale 1. Within these bounds, the unit is in
+ * the range of f32 for all usual scales. */
 #define SPLIT_MIN_FACTOR 1e-18
 #define SPLIT_MAX_FACTOR 1e18
 
@@ -35,8 +35,9 @@ bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     return positive;
 }
 
-/* Sets the nodes that value() and unit() return. If the score is a product and finite_factors is set, unit() returns
- * the operand of the product that depends on params alone. Otherwise there is no factor (-1). */
+/* Sets the nodes that value() and unit() return. If finite_factors is set and the score is a product with one operand
+ * that depends on params alone, unit() returns that operand and value() the other one. Otherwise value() returns the
+ * score, and computed.factor is -1. */
 static void split_score(cuda_work *w) {
     const fxa_program *p = w->c->program;
     fxa__cuda_computed *to = &w->c->computed;

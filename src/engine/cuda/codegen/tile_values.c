@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tile-level values, which are computed once per tile. The q and k of a pair are q and k of the tile's first pair plus
- * offsets, which are constants in unrolled loops. An int that is affine in q and k is therefore a tile-level int plus a
- * constant, and a comparison of two such ints compares a tile-level int with a constant: one instruction per pair.
+ * Values that are computed once per tile. The q and k of a pair are those of the tile's first pair plus offsets, which
+ * are constants in unrolled loops. An int that is affine in q and k is therefore an int of the tile plus a constant,
+ * and a comparison of two such ints compares an int of the tile with a constant: one instruction per pair (q, k).
  */
 #include "passes.h"
 
@@ -66,8 +66,8 @@ static bool tile_is_affine(const cuda_work *w, int32_t node) {
 
 static bool tile_varies(const fxa__linear *f) { return f->coef[FXA_INPUT_Q] || f->coef[FXA_INPUT_K]; }
 
-/* Returns true if no overflow can make an affine int differ from the exact sum of the terms in q and k and the rest:
- * the int does not depend on q and k, or none of its operations overflows. */
+/* Returns true if the affine form of an int holds without modulo 2^32: the int does not depend on q and k, or none of
+ * its operations overflows. */
 static bool tile_is_exact(const cuda_work *w, int32_t node) {
     const fxa__interval any = fxa__interval_any(), *s = &w->bounds[node];
     return !tile_varies(&w->affine[node]) || s->lo != any.lo || s->hi != any.hi;
@@ -98,8 +98,8 @@ static void tile_sum(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "fxa__shift(t%d, %s)", (int)node, offset);
 }
 
-/* For a conversion of an affine int to float: makes pairs add the offset of the pair, as a float, to a float that is
- * computed once per tile. The sum is exact while both terms are below 2^24. */
+/* For the conversion of an affine int to float: makes functions of a pair (q, k) add two floats, the int at the tile's
+ * first pair and the difference from there. The sum is exact while both floats are below 2^24. */
 static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     int32_t of = w->c->program->nodes[node].arg[0];
     const fxa__linear *f = &w->affine[of];
@@ -110,8 +110,9 @@ static void tile_float(const cuda_work *w, int32_t node, cuda_tile *t) {
     (void)snprintf(t->text, sizeof t->text, "__fadd_rn(t%d, (float)(%s))", (int)node, offset);
 }
 
-/* For a comparison (<, <=) of `row` and k + c, on either side, where `row` does not depend on k, and c is uniform in a
- * tile: makes pairs compare row - (k0 + c) with k - k0, where k0 is the tile's first key. */
+/* For the comparison row < k + c (or <=, or with the two sides swapped), where `row` does not depend on k and c is
+ * equal for all pairs of a tile: makes functions of a pair (q, k) compare row - (k0 + c) with k - k0, where k0 is the
+ * tile's first key. */
 static void tile_by_row(const cuda_work *w, int32_t node, cuda_tile *t) {
     const fxa__node *n = &w->c->program->nodes[node];
     const char *op = n->op == FXA_OP_LT ? "<" : "<=";
@@ -163,6 +164,6 @@ void fxa__cuda_tile_values(const cuda_work *w, cuda_tile *out) {
             tile_float(w, i, &out[i]);
         else if (n->n_args > 0 && n->op != FXA_OP_LOAD && tile_is_affine(w, i) && tile_varies(&w->affine[i]))
             tile_sum(w, i, &out[i]);
-        FXA__ASSERT(strlen(out[i].text) + 1 < sizeof out[i].text); /* snprintf cut nothing off */
+        FXA__ASSERT(strlen(out[i].text) + 1 < sizeof out[i].text); /* snprintf has not cut the text */
     }
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the functions of program.cuh for gradients of params and captured tensors. partials() returns the terms that a
- * pair adds to sums. scatter() adds a pair's term to an element of a gradient; sum_place() and diagonal_place() return
- * the index of the element to which a sum over all pairs of (b, h), or along a diagonal, is added. Gradients are
- * contiguous arrays of f32 or FxaExact here; host/captured_grads.c stores them in the caller's type and strides.
+ * Writes the functions of program.cuh for gradients of params and captured tensors:
+ * - partials() returns the terms of a pair (q, k) for gradients that are sums over all pairs of a head.
+ * - scatter() adds the term of a pair to an element of a gradient.
+ * - sum_place() and diagonal_place() return the index of the element to which the sum over all pairs of a head, or over
+ *   those of equal q - k, is added.
+ * These functions see gradients as contiguous arrays of f32 or FxaExact; host/captured_grads.c stores the arrays in the
+ * caller's type and strides.
  */
 #include "passes.h"
 
@@ -90,8 +93,8 @@ void fxa__cuda_gradients_write(const cuda_work *w) {
 
 /* ---- Target indices of sums -------------------------------------------------------------------------------------- */
 
-/* Writes statements that return the index of the element to which gradient `out` is added, -1 = outside of the tensor.
- * Returns false if memory ran out. */
+/* Writes statements that return the index of the element to which gradient `out` is added, or -1 if the element is
+ * outside of the tensor. Returns false if memory ran out. */
 static bool targets_return(const cuda_work *w, const fxa__output *out, fxa__emit_level max_level) {
     fxa__emit e;
     bool ok = fxa__cuda_static_write(w, out->index, out->n_index, max_level, &e);

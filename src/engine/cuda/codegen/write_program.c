@@ -32,8 +32,8 @@ bool fxa__cuda_static_write(const cuda_work *w, const int32_t *nodes, int32_t n,
 
 /* ---- Statements -------------------------------------------------------------------------------------------------- */
 
-/* Writes the statements that compute values of rows, keys and pairs for the functions in `bits` (CUDA_VALUE, ...).
- * Values that depend on the run or head alone are members of Program. */
+/* Writes the statements that compute values dependent on q or k for the functions in `bits` (CUDA_VALUE, ...). Other
+ * values are members of Program. */
 static void write_statements(const cuda_work *w, const fxa__emit *e, uint32_t bits) {
     for (int level = FXA__EMIT_ROW; level < FXA__EMIT_LEVELS; level++)
         fxa__lower_emit_nodes(e, (fxa__emit_level)level, bits, &w->c->text);
@@ -94,7 +94,7 @@ static void write_tile_member(cuda_work *w, int32_t node) {
     fxa__cuda_put(w, ";\n");
 }
 
-/* Writes the members t<node> that pairs read, and tile(), which computes them once per tile. */
+/* Writes the members t<node> that functions of a pair (q, k) read, and tile(), which computes them once per tile. */
 static void write_tile(cuda_work *w) {
     int32_t n = w->c->program->n_nodes, count = 0;
     for (int32_t i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the static functions of program.cuh, which kernels call without a pair: unit() (the uniform factor of the
- * score), diagonal() (the value of a diagonal row at q - k) and tile_class() (what the mask is in a tile). Static
- * functions read no members.
+ * Writes the static functions of program.cuh, which kernels call without a pair: unit() (a factor of the score that
+ * depends on params alone), diagonal() (an element of the table over q - k) and tile_class() (whether the mask is true
+ * for all, some or no pairs (q, k) of a tile). Static functions read no members of Program.
  */
 #include "passes.h"
 
@@ -59,9 +59,9 @@ static bool tilefn_diagonal(const cuda_work *k) {
     return ok;
 }
 
-/* Text that reads the range of the values that a load has in a tile. A captured tensor with a value per query or per
- * key is packed with ranges (FxaOperand.ranges); ranges of other loads are in tables (FxaArgs.ranges). A load without a
- * table may have any value. */
+/* Text by which tile_class() reads the range of the values that a load has in a tile: from FxaOperand.ranges, if the
+ * tensor has a value per query or per key and is packed, or from a table in FxaArgs.ranges. Without a table, the range
+ * is that of all ints. */
 static const char tilefn_q_range[] = "fxa__interval_words(operand_range(a.q_vector, b, h, q0, q1))";
 static const char tilefn_k_range[] = "fxa__interval_words(operand_range(a.k_vector, b, h, k0, k1))";
 
@@ -79,8 +79,8 @@ static void tilefn_give(fxa__interval_text *v, const fxa_program *p, int32_t nod
     v->table[node] = -1;
 }
 
-/* Chooses and numbers the tables of {minimum, maximum} that tile_class() reads, at most FXA_CUDA_RANGES; loads without
- * a table may have any value. */
+/* Chooses and numbers the tables of {minimum, maximum} that tile_class() reads, at most FXA_CUDA_RANGES. For a load
+ * without a table, tile_class() assumes that every value is possible. */
 static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
     const fxa_program *p = k->c->program;
     int8_t chosen[FXA__INTERVAL_TABLES];
@@ -102,9 +102,9 @@ static void tilefn_choose_tables(const cuda_work *k, fxa__interval_text *v) {
         v->tables[i] = (fxa__interval_table){k->c->operands.ranges[i].tensor, k->c->operands.ranges[i].axis};
 }
 
-/* A tile_class() with more loads of ranges, or with more nodes, is not inlined, because that would take too long to
- * compile: the kernel that writes tile lists calls tile_class() in three places, and a range takes two loops. Inlined,
- * 16 ranges compile in 12 seconds, 64 ranges in more than 100 seconds. */
+/* A tile_class() with more nodes, or with more loads whose range it reads from a table, is not inlined, because that
+ * would take too long to compile: the kernel that writes tile lists calls tile_class() in three places, and reading a
+ * range takes two loops. Inlined, 16 such loads compile in 12 seconds, 64 in more than 100 seconds. */
 enum { TILEFN_MAX_LOADS = 4, TILEFN_MAX_NODES = 128 };
 
 static const char *tilefn_way(bool called) { return called ? "__device__ __noinline__" : "FXA_INLINE"; }

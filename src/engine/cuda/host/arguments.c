@@ -16,7 +16,8 @@
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Returns the view of a copy in the workspace. size: b, h, s, d; packed sequences have b = 1 and batch stride 0. */
+/* Returns the view of an operand's copy in the workspace. size: b, h, s, d of the operand; b is 1 if sequences are
+ * packed. */
 static struct FxaView args_spare(const int64_t size[4], void *data) {
     int64_t pitch = fxa__round_up(size[3], 8);
     return (struct FxaView){data, size[0] > 1 ? size[1] * size[2] * pitch : 0, size[2] * pitch, pitch};
@@ -42,8 +43,8 @@ static fxa__cuda_operand args_operand(const fxa__cuda_call *c, fxa_slot slot) {
 
 /* ---- Arguments of the score program ------------------------------------------------------------------------------ */
 
-/* Returns true if kernels negate products of Q and K (scale < 0) or set them to 0 (scale 0), because the unit (the
- * uniform factor of the score) must be > 0. */
+/* Returns true if the scale is <= 0 although kernels require that the unit, the factor of the score that contains the
+ * scale, is > 0. Kernels then negate products of Q and K (scale < 0) or set these products to 0 (scale 0). */
 static bool args_is_turned(const fxa__cuda_call *c) { return c->code->choice.finite_factors && c->bound->scale <= 0; }
 
 double fxa__cuda_unit_scale(const fxa__cuda_call *c) {
@@ -68,7 +69,8 @@ static void args_scalars(fxa__cuda_call *c) {
                                            c->bound->slot[FXA_SLOT_SEED]};
     double params[FXA_MAX_PARAMS];
     for (int32_t i = 0; i < program->n_params; i++) {
-        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]); /* kernels read it from device memory */
+        /* true = kernels read the param from device memory */
+        bool read = memory && fxa__cuda_in_memory(&c->code->program.params[i]);
         params[i] = read ? 0 : args_param(c, i);
     }
     fxa__cuda_host_values(&c->code->program, params, c->a.f, c->a.i);
@@ -103,8 +105,8 @@ static void args_captures(fxa__cuda_call *c) {
     }
 }
 
-/* Sets the view of the dense tensor (captured, an element per pair). Axes of the tensor: b, h, both or neither, then q
- * and k. */
+/* Sets the view of the dense tensor (captured, an element per pair (q, k)). Axes of the tensor: b, h, both or neither,
+ * then q and k. */
 static void args_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (g->operands.dense < 0) return;
@@ -275,7 +277,7 @@ struct FxaDivisor fxa__cuda_divisor(int64_t by) {
     return d;
 }
 
-#define ARGS_L2_BYTES (32 << 20) /* bytes of K and V that stay in the L2 cache of an H200 */
+#define ARGS_L2_BYTES (32 << 20) /* bytes of operands that stay in the L2 cache of an H200 */
 
 void fxa__cuda_args_query_order(fxa__cuda_call *c, int32_t q_rows) {
     const fxa_problem *p = &c->p->in;

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the backward pass: the kernels that clear buffers, pack operands and write tables (fxa__cuda_prepasses);
- * tile lists; the preprocess (fxa_backward_prepare); fxa_backward over key tiles; the postprocess (fxa_grad_q_finish),
- * which converts the f32 sum of dQ, or a separate kernel that computes dQ (fxa_grad_q); gradients of sinks.
+ * Launches of the backward pass, in this order:
+ * - fxa__cuda_prepasses(): kernels that clear buffers, pack captured tensors and write tables
+ * - kernels that write tile lists
+ * - fxa_backward_prepare, the preprocess
+ * - fxa_backward, over key tiles
+ * - if dQ is requested: fxa_grad_q_finish, the postprocess, which converts the f32 sum of dQ; or fxa_grad_q, a separate
+ *   kernel that computes dQ
+ * - kernels for the gradients of sinks, params and captured tensors
  */
 #include "call.h"
 #include "recipes.h"
@@ -60,8 +65,8 @@ static fxa_status backward_end(fxa__cuda_call *c, int function, int64_t rows, in
                             c->code->unit[FXA__CUDA_PREPOST].shape.threads, params);
 }
 
-/* Launches the postprocess of dQ, which multiplies the sum of dQ by the scale. For a negative scale (a.turned) kernels
- * have negated K, so that sum has the wrong sign, and the postprocess multiplies by the absolute value of the scale. */
+/* Launches the postprocess of dQ, which multiplies the sum of dQ by the scale. If the scale is < 0, kernels have
+ * negated K, so the sum has the opposite sign, and the postprocess multiplies by -scale instead. */
 static fxa_status backward_finish(fxa__cuda_call *c) {
     float scale = c->a.scale;
     if (c->a.turned) c->a.scale = (float)fxa__cuda_unit_scale(c);
@@ -73,8 +78,8 @@ static fxa_status backward_finish(fxa__cuda_call *c) {
     return status;
 }
 
-/* Launches what a backward without batch entries needs: gradients of sinks, params and captured tensors are sums of
- * nothing. No attention kernel runs: packed rows of Q, K and V belong to no batch entry. */
+/* Launches a backward of 0 batch entries: the requested gradients of sinks, params and captured tensors are sums
+ * without terms. No attention kernel runs, because no row of Q, K and V belongs to a batch entry. */
 static fxa_status backward_of_nothing(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_prepasses(c, NULL));
     FXA_TRY(fxa__cuda_captured_grads_begin(c));
@@ -94,7 +99,8 @@ fxa_status fxa__cuda_backward(fxa__cuda_call *c) {
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.keys));
     FXA_TRY(fxa__cuda_tile_list_write(c, &c->at.queries));
     if (c->code->choice.converts)
-        c->follows_kernel = false; /* the preprocess must start after the conversions: it reads before it waits */
+        /* The preprocess reads inputs before it waits for the kernel that converts them, so it must not start early. */
+        c->follows_kernel = false;
     FXA_TRY(backward_end(c, FXA__CUDA_PREPROCESS, c->at.pad_rows / rows, p->hq));
     FXA_TRY(backward_keys(c));
     if (p->flags & FXA_GRAD_Q)

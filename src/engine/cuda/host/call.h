@@ -10,12 +10,13 @@
 #include "../../../base/carve.h"
 #include "../cuda.h"
 
-/* A tile list: for each query tile (or key tile), the tiles that the mask does not exclude (struct FxaTileList). */
+/* A tile list: for each query tile, the key tiles that the mask does not exclude, or for each key tile, the query tiles
+ * (struct FxaTileList). */
 typedef struct fxa__cuda_tile_list {
     int32_t *items;          /* [batch, heads, cut.rows, pitch]; NULL = there is no list, all tiles are computed */
-    int32_t *counts;         /* [batch, heads, cut.rows, 2] {partial tiles, all tiles} of a row of `items` */
+    int32_t *counts;         /* [batch, heads, cut.rows, 2] numbers of {partial tiles, all tiles} in a row of `items` */
     struct FxaListShape cut; /* size and number of the tiles */
-    int32_t heads, batch;    /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t heads, batch;    /* numbers of heads and of batch entries that have separate rows; 1 = all share rows */
     int32_t pitch;           /* ints of a row of `items` */
     bool is_written;         /* the list was written when the plan was created (host/plan_tables.c), no run writes it */
 } fxa__cuda_tile_list;
@@ -23,10 +24,10 @@ typedef struct fxa__cuda_tile_list {
 /* A captured tensor with one value per query or one per key, packed: a 32-bit word for each query or key, and {minimum,
  * maximum} of every 64 words (struct FxaOperand). */
 typedef struct fxa__cuda_packed_operand {
-    int32_t *data, *ranges; /* [batch, heads, pitch] words; [batch, heads, pitch / 64, 2] {minimum, maximum} */
+    int32_t *data, *ranges; /* data: [batch, heads, pitch]; ranges: [batch, heads, pitch / 64] {minimum, maximum} */
     int64_t pitch;          /* words of a row of `data`, including padding */
     int64_t length;         /* words of a row without padding: number of queries or of keys */
-    int32_t heads, batch;   /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t heads, batch;   /* numbers of heads and of batch entries that have separate rows; 1 = all share rows */
     int32_t node;           /* node that loads the tensor; -1 = nothing is packed */
 } fxa__cuda_packed_operand;
 
@@ -34,7 +35,7 @@ typedef struct fxa__cuda_packed_operand {
 typedef struct fxa__cuda_diagonal_rows {
     float *data;          /* [batch, heads, pitch] */
     int64_t pitch;        /* floats of a row */
-    int32_t heads, batch; /* heads and batch entries with rows of their own; 1 = all share rows */
+    int32_t heads, batch; /* numbers of heads and of batch entries that have separate rows; 1 = all share rows */
     int32_t zero;         /* index of q - k = 0 in a row */
     bool is_written;      /* the rows were written when the plan was created (host/plan_tables.c), no run writes them */
 } fxa__cuda_diagonal_rows;
@@ -52,7 +53,7 @@ typedef struct fxa__cuda_captured_sums {
     bool one_row;            /* true = all key tiles add to one row of `parts`: part_rows is 1 */
     /* true = the gradient of the dense tensor is written to the caller's memory; `dense` is not used */
     bool direct;
-    uint16_t *dense; /* [b, h, q, pitch] gradient of the dense tensor (captured, an element per pair), 16-bit */
+    uint16_t *dense; /* [b, h, q, pitch] gradient of the dense tensor (captured, an element per (q, k)), 16-bit */
     int64_t pitch;   /* elements of a row of `dense` */
     float *tensor[FXA_CUDA_TENSORS]; /* contiguous sums of each tensor's gradient, f32 or FxaExact; NULL = none */
     int64_t count[FXA_CUDA_TENSORS]; /* elements of tensor[i] */
@@ -64,7 +65,8 @@ enum { FXA__CUDA_AXES = 4 };
 /* Number of operands (Q, K, V, O, dO, dQ, dK, dV) that may have a copy in the workspace. */
 enum { FXA__CUDA_COPIES = 8 };
 
-/* For each page, the entries of the page table that use the page: common/paged_grads.cu adds their gradients. */
+/* For each page, the entries of the page table that use the page: common/paged_grads.cu adds the gradients of these
+ * entries. */
 typedef struct fxa__cuda_page_users {
     int32_t *count; /* [n_pages] number of entries that use each page; 0 before the first launch */
     int32_t *used;  /* [1] length of `list`; 0 before the first launch */
@@ -78,36 +80,37 @@ typedef struct fxa__cuda_buffers {
     size_t zero_words;    /* 32-bit words at `zero` */
     size_t counter_words; /* words at the start of `zero` that are counters, which every run leaves at 0 */
     uint32_t *next_tile;  /* counter of the tile scheduler: the next tile or work item to compute */
-    /* [query tiles] 1 + index of the CTA that recomputes a tile, 0 = none. Decode: flags of the stored work items, then
-     * a list of work items to recompute */
+    /* forward, dQ: [query tiles] 1 + index of the CTA that recomputes the tile; 0 = none
+     * decode: a flag for each stored work item, then a list of work items to recompute */
     int32_t *recompute;
     float *no_sink;                      /* [hq] zeros: sink scores for FXA_SINK_ZERO */
     fxa__cuda_packed_operand operand[2]; /* captured tensors: [0] with a value per query, [1] per key */
     fxa__cuda_diagonal_rows diagonal;
-    int32_t *ranges[FXA_CUDA_RANGES]; /* {minimum, maximum} of captured tensors; NULL = tensor too large */
+    int32_t *ranges[FXA_CUDA_RANGES]; /* {minimum, maximum} along an axis of a captured tensor; NULL = not computed */
     fxa__cuda_tile_list queries;      /* list for forward, decode and dQ: a row per query tile */
     fxa__cuda_tile_list keys;         /* list for the backward kernel: a row per key tile */
     float *lse, *lse2, *delta;        /* per row: LSE; LSE in base 2; delta = dO . O - dLSE */
     float *grad_q_sum;                /* f32 sum to which key tiles add dQ */
-    int32_t *first_share;             /* per 64 rows of dQ: state of these rows in grad_q_sum (FxaArgs.first_share) */
-    /* FxaArgs.sent: [0] number of query blocks that the postprocess has taken; [1 + i] for (b, KV head) i: number of
-     * warps that have added all their dQ */
+    int32_t *first_share;             /* per 64 rows of dQ: progress of their sum in grad_q_sum (FxaArgs.first_share) */
+    /* passed as FxaArgs.sent:
+     * [0] number of query blocks that the postprocess has taken
+     * [1 + i] for (b, KV head) i: number of warps that have added all their dQ */
     uint32_t *reduced;
     float *sink, *grad_sink; /* converted sinks and gradients of sinks; NULL = kernels use the caller's arrays */
     /* operands in the workspace that kernels use instead of the caller's, or that the caller did not pass (a dK or dV
      * that is not requested); NULL = kernels use the caller's */
     void *copy[FXA__CUDA_COPIES];
-    float *partial, *partial_ml;      /* decode, per work item: O; {maximum, sum} of each row of O */
+    float *partial, *partial_ml;      /* decode, per work item: partial O; {maximum, sum} of each row of partial O */
     int *coordinates[FXA__CUDA_AXES]; /* mapped coordinates that dropout reads; NULL = dropout uses local indices */
     int32_t splits;                   /* decode: number of splits (parts of the keys) of a (b, KV head) */
     int32_t item_splits;              /* decode: number of splits (parts of the keys) of a work item */
     int32_t items;                    /* decode: number of work items */
-    /* decode: cut[i] = number of (b, KV head)s whose work items have only item_splits / 2^(i + 1) splits */
+    /* decode: cut[i] = number of (b, KV head)s whose work items have item_splits / 2^(i + 1) splits, not item_splits */
     int32_t cut[FXA_CUDA_DECODE_CUTS];
     fxa__cuda_captured_sums captured;
     fxa__cuda_page_users users;
     int32_t q_pad;    /* sq rounded up to a multiple of 128 */
-    int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum */
+    int32_t pad_rows; /* rows of a head in lse2, delta and grad_q_sum, including padding */
 } fxa__cuda_buffers;
 
 /* Lays out the buffers of a run in the memory of the arena `c`; an arena without memory only counts bytes. Returns the
@@ -151,16 +154,16 @@ typedef struct fxa__cuda_grid {
 /* host/plan_tables.c: replaces tile lists and diagonal rows in the workspace by those that were written when the
  * plan was created. */
 void fxa__cuda_plan_tables_use(fxa__cuda_call *c);
-/* host/counters.c: replaces the workspace's counters by a part of the instance's counters, if a part belongs to the
- * workspace or is free. */
+/* host/counters.c: replaces the counters in the workspace by the part of self->counters that this workspace owns, or by
+ * a free part, which the workspace then owns. If there is none, the counters stay in the workspace. */
 void fxa__cuda_counters_use(fxa__cuda_call *c);
 
 /* ---- host/arguments.c -------------------------------------------------------------------------------------------- */
 
 /* Sets c->operand, and all members of c->a except the tile list and members that only some launches set. */
 void fxa__cuda_args_make(fxa__cuda_call *c);
-/* Returns the scale that is part of the score's uniform factor: the run's scale; if finite_factors is set, the absolute
- * value of the run's scale, but 1 for a scale of 0. */
+/* Returns the scale in unit(), the factor of the score by which kernels multiply: the run's scale. If finite_factors is
+ * set, unit() must be > 0, so -scale replaces a scale < 0, and 1 replaces a scale of 0. */
 double fxa__cuda_unit_scale(const fxa__cuda_call *c);
 /* Returns the caller's operand of a slot. */
 fxa__cuda_operand fxa__cuda_operand_given(const fxa__cuda_call *c, fxa_slot slot);
@@ -193,11 +196,11 @@ fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function
 fxa_status fxa__cuda_launch_main(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid);
 /* Launches an attention kernel whose work is query tiles: forward or dQ. */
 fxa_status fxa__cuda_launch_query_tiles(fxa__cuda_call *c, fxa__cuda_unit unit, int function);
-/* Sets `words` 32-bit words at `at` to 0, before later launches of the stream. */
+/* Adds to the run's stream an operation that sets `words` 32-bit words at `at` to 0. */
 fxa_status fxa__cuda_clear(fxa__cuda_call *c, void *at, size_t words);
 /* Launches the kernels before the attention kernels: they clear buffers, pack c->at.operand, and write c->at.ranges and
- * c->at.diagonal. first: the tile list that is written next, NULL = none; if possible, the launch that writes this list
- * also packs the operands (c->packing_due). */
+ * c->at.diagonal. first: the tile list that is written next; NULL = none. If possible, packing is left to the launch
+ * that writes this list (c->packing_due). */
 fxa_status fxa__cuda_prepasses(fxa__cuda_call *c, const fxa__cuda_tile_list *first);
 /* Launches the kernel that writes the diagonal rows; nothing if they were written when the plan was created. */
 fxa_status fxa__cuda_diagonal_write(fxa__cuda_call *c, const fxa__cuda_diagonal_rows *rows);
@@ -234,8 +237,8 @@ fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s);
 
 /* host/captured_grads.c: sets the arguments of the backward kernels for gradients of captured tensors and params. */
 void fxa__cuda_captured_grads_args(fxa__cuda_call *c);
-/* Returns true if the backward kernel writes the gradient of the dense tensor (captured, an element per pair) straight
- * to the caller's memory. */
+/* Returns true if the backward kernel writes the gradient of the dense tensor (captured, an element per (q, k))
+ * straight to the caller's memory. */
 bool fxa__cuda_is_dense_grad_direct(const fxa__cuda_choice *choice, const fxa__cuda_program *program,
                                     const fxa_problem *p);
 /* Clears the caller's gradient of the dense tensor if the backward kernel writes straight to it but skips tiles. */

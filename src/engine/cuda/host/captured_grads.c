@@ -12,7 +12,7 @@
 
 enum { CAPTURED_MAX_BLOCKS = 1024 };
 
-/* Returns the index of the dense tensor (captured, an element per pair) in the problem's program. */
+/* Returns the index of the dense tensor (captured, an element per pair (q, k)) in the problem's program. */
 static int32_t captured_dense_tensor(const fxa__cuda_program *g) {
     FXA__ASSERT(g->operands.dense >= 0 && g->program->nodes[g->operands.dense].op == FXA_OP_LOAD);
     return fxa__cuda_caller_tensor(g, g->program->nodes[g->operands.dense].imm);
@@ -172,8 +172,8 @@ static fxa_status captured_store(fxa__cuda_call *c, int32_t i) {
                             FXA_HELPER_THREADS, params);
 }
 
-/* Stores the gradient of the dense tensor (captured, an element per pair) in the caller's memory, from the workspace.
- * Axes of the tensor: b, h, both or neither, then q and k. */
+/* Stores the gradient of the dense tensor (captured, an element per pair (q, k)) in the caller's memory, from the
+ * workspace. Axes of the tensor: b, h, both or neither, then q and k. */
 static fxa_status captured_dense(fxa__cuda_call *c) {
     const fxa__cuda_program *g = &c->code->program;
     if (!g->switches.grad_dense || c->at.captured.direct) return FXA_OK;

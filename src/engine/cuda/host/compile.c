@@ -161,8 +161,8 @@ static fxa_status compile_copy_kept(const fxa__cuda_self *self, const compile_jo
     return FXA_OK;
 }
 
-/* Adds a compiled unit (source file) to the shared ones, unless memory runs out or there are COMPILE_KEPT of them. Two
- * threads may add the same unit. */
+/* Adds a compiled unit (source file) to self->shared_units, unless memory runs out or the list has COMPILE_KEPT units.
+ * Threads that compile the same unit at the same time may each add it. */
 static void compile_keep(fxa__cuda_self *self, const compile_jobs *r, fxa__cuda_unit unit, const fxa__cuda_module *m) {
     fxa__cuda_shared_unit *first = atomic_load_explicit(&self->shared_units, memory_order_acquire);
     if (fxa__cuda_units[unit].has_program || (first && first->count >= COMPILE_KEPT)) return;

@@ -4,7 +4,7 @@
  *
  *   operands (Q, K, V, O, gradients) whose type is not the kernels' type, or whose head dim has a stride other than 1
  *   an LSE that is not f32, and sinks that are not f32 with stride 1
- *   results whose rows end inside a 16-byte TMA store
+ *   results that TMA would store, but whose rows are not a multiple of 16 bytes
  *   results that are added to or merged with the caller's, which are rounded to the kernels' type first (the plan's
  *   description says so)
  */
@@ -17,8 +17,8 @@
 static const struct stage_row {
     uint8_t slot;
     bool keys;       /* the operand has a row per key, not per query */
-    uint32_t wanted; /* flag that requests the operand; 0 = it is always read or written */
-    uint32_t added;  /* flag with which the result is added to the operand; 0 = never */
+    uint32_t wanted; /* flag of the problem that requests the operand; 0 = the operand is not optional */
+    uint32_t added;  /* flag of the problem with which the result is added to the caller's; 0 = never */
 } stage_rows[FXA__CUDA_COPIES] = {{FXA_SLOT_Q, false, 0, 0},
                                   {FXA_SLOT_K, true, 0, 0},
                                   {FXA_SLOT_V, true, 0, 0},
@@ -74,8 +74,8 @@ fxa_dtype fxa__cuda_kernel_dtype(const fxa_problem *p, fxa_slot slot) {
     return i == STAGE_O && p->o.dtype != (uint32_t)type ? FXA_F32 : type;
 }
 
-/* Returns true if kernels would store a result by TMA past the end of its rows: TMA stores 16 bytes at a time. A result
- * is stored by TMA if its type, alignment and strides permit that. */
+/* Returns true if kernels would store a result by TMA, because its type, alignment and strides permit that, but its
+ * rows are not a multiple of the 16 bytes that TMA stores at a time. */
 static bool stage_ends_within(const fxa_problem *p, const fxa_operand *t, fxa_slot slot) {
     int64_t size[4];
     bool maps = p->alignment >= 16 && (t->dtype == FXA_F16 || t->dtype == FXA_BF16);
@@ -138,8 +138,8 @@ static struct FxaConvertArray stage_array(const struct FxaView *v, int64_t last,
     return (struct FxaConvertArray){v->data, {v->b, v->h, v->s, last}, (int)type};
 }
 
-/* Sets sizes b and s of the conversion of a result of packed sequences (varlen): number of batch entries, and length of
- * the longest sequence, because only rows of batch entries are written. side: FXA_CONVERT_ALL = not a result. */
+/* For results of packed sequences (varlen), sets the axes b and s that the conversion loops over: batch entries, and
+ * rows of the longest sequence. Rows of no batch entry are not written. side: FXA_CONVERT_ALL = does nothing. */
 static void stage_sizes(const fxa_problem *p, int side, struct FxaConvert *s) {
     if (!(p->flags & FXA_VARLEN) || side == FXA_CONVERT_ALL) return;
     s->size[0] = p->b;

@@ -31,7 +31,7 @@ static double cost_rate(const fxa__cuda_choice *choice, const fxa__problem *p) {
     const struct FxaTraits *t = &choice->traits;
     const fxa__cuda_rate *rate = choice->recipe->rates;
     int32_t columns = t->d > t->dv ? t->d : t->dv;
-    FXA__ASSERT(columns <= 256); /* the last row of `rates` */
+    FXA__ASSERT(columns <= 256); /* the last row of `rates` is for head dim 256 */
     while (rate->columns < columns) rate++;
     double tera = !fxa__problem_is_capped(p) ? rate->plain : t->fast_math ? rate->fast_softcap : rate->softcap;
     bool apart = t->separate_dq && columns <= COST_JOINT && (p->in.flags & FXA_DETERMINISTIC);

@@ -25,7 +25,7 @@ enum {
     DECODE_COMBINE_KB = 640, /* KB that the device could read in the time of combining one more work item */
     DECODE_MAX_CLUSTER = 8,  /* maximum CTAs of a cluster */
     DECODE_MAX_EACH = 2,     /* maximum splits of each CTA of a cluster */
-    DECODE_MIN_BUSY = 9,     /* minimum 1/20 of multiprocessors: 9/20 nearly saturate memory bandwidth */
+    DECODE_MIN_BUSY = 9,     /* clusters use at least 9/20 of the multiprocessors: nearly the memory bandwidth */
     DECODE_MAX_RESIDENT = 2, /* clusters may use 1/2 of the multiprocessors, so that all are resident at once */
     DECODE_SATURATED = 3,    /* 1/3 of the multiprocessors saturates memory bandwidth, less the loss by DECODE_IDLE */
     DECODE_IDLE = 20         /* each idle multiprocessor costs 1/20 of what it could have read */
@@ -41,8 +41,8 @@ typedef struct decode_cut {
 } decode_cut;
 
 /* Returns the number of splits into which the keys of a (b, KV head) are divided. The number depends on the shape of
- * one batch entry alone, so results do not depend on the batch. The splits of one entry occupy at most all
- * multiprocessors, or if each split is a work item, half of them, which saturates memory bandwidth.
+ * one batch entry alone, so results do not depend on the batch. The splits of all row groups of an entry are at most
+ * as many as the multiprocessors; if each split is a work item, half as many, which saturates memory bandwidth.
  * rows: row groups of all KV heads of an entry; tiles: key tiles; tile: keys of a tile. */
 static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, int64_t tile) {
     int64_t max_splits = fxa__div_up(tiles, c->folds ? DECODE_MIN_TILES : DECODE_MIN_TILES_ALONE), pieces = 1;
@@ -53,8 +53,8 @@ static int64_t decode_pieces(const decode_cut *c, int64_t rows, int64_t tiles, i
 }
 
 /* Returns true if the work items of the last, incomplete round are made smaller (a round: one item per multiprocessor).
- * Smaller items improve the balance, but additional items cost time: too much if that round is nearly full. With one
- * round, making all items smaller is as good. run: splits of an item. */
+ * Smaller items improve the balance, but additional items cost time: too much if that round is nearly full. Returns
+ * false with a single round, where all items could as well have fewer splits. run: splits of an item. */
 static bool decode_has_tail(const decode_cut *c, int64_t items, int64_t run) {
     int64_t rest = items % c->ctas;
     return run > 1 && items > c->ctas && rest > c->ctas / DECODE_MIN_TAIL && rest < c->ctas / DECODE_MAX_TAIL * 3;
@@ -113,8 +113,8 @@ static decode_cut decode_cut_make(const fxa__cuda_self *self, const struct FxaTr
 }
 
 /* Returns the number of CTAs of a cluster, each of which computes one item; 0 = no clusters. The number is the largest
- * with which all clusters nearly saturate memory bandwidth, or with which each item is a single split. A cluster
- * combines the results of the CTAs without the workspace. */
+ * of 8, 4 and 2 with which either the clusters nearly saturate memory bandwidth or each item is a single split. A
+ * cluster combines the results of the CTAs without the workspace. */
 int32_t fxa__cuda_decode_cluster(const fxa__cuda_self *self, const struct FxaTraits *t, const fxa_problem *p,
                                  const struct FxaTileShape *shape) {
     const decode_cut c = decode_cut_make(self, t, p, shape);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Dropout with mapped coordinates (index maps, positions, rows aligned to the last key). The coordinates of a pair
- * decide if it is dropped, so kernels read coordinates from arrays of the workspace: one array each for b, h and k,
- * and an array for q with a row per batch entry. fxa_coordinates_write (common/convert.cu) writes the arrays before the
- * attention kernels.
+ * Dropout if the coordinates (b, h, q, k) of a pair differ from its indices: because of index maps, of positions of
+ * queries (FXA_Q_START), or because the last query is aligned to the last key. The coordinates decide if a pair is
+ * dropped, so kernels read them from arrays of the workspace: one array each for b, h and k, and an array for q with a
+ * row per batch entry. fxa_coordinates_write (common/convert.cu) writes the arrays before the attention kernels.
  */
 #include "call.h"
 

@@ -156,7 +156,8 @@ static double cu_cost(fxa__analysis *a) {
 
 static fxa_status cu_ready(void *self, fxa_error *err) { return fxa__cuda_compiler_find(self, err); }
 
-/* Writes the code key, or the entire problem if the engine refuses it. */
+/* Writes the code key: all that determines the compiled code, so that problems with equal keys share code. Writes the
+ * entire problem if the engine refuses it. */
 static void cu_key(fxa__analysis *a, fxa__writer *w) {
     fxa_status status;
     const cu_derived *d = cu_derived_of(a, &status, NULL);
@@ -181,7 +182,7 @@ static void cu_key(fxa__analysis *a, fxa__writer *w) {
         for (int32_t i = 0; i < g->program->n_tensors; i++)
             fxa__write_u32(w, (uint32_t)g->source[i].kind << 16 | (uint32_t)g->source[i].index);
         for (int32_t i = 0; i < g->switches.grad_sums; i++)
-            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* the text lacks these indices of outputs */
+            fxa__write_u32(w, (uint32_t)g->gradients.sums[i]); /* indices of outputs, which the text does not contain */
         fxa__write_u64(w, g->text.size);
         fxa__write_bytes(w, g->text.data, g->text.size);
     } else {
@@ -254,7 +255,8 @@ static fxa_status cu_load(fxa__analysis *a, fxa__reader *saved, void **code, siz
     if (status == FXA_OK && saved) status = fxa__cuda_saved_read(saved, c, err);
     if (status == FXA_OK) status = fxa__cuda_code_make(s, c, err);
     if (status != FXA_OK) {
-        cu_free(s, c); /* nothing was launched; waiting would invalidate a capture in another thread */
+        /* not cu_release(), which waits: nothing was launched, and waiting would invalidate another thread's capture */
+        cu_free(s, c);
         return status;
     }
     cu_describe(c);

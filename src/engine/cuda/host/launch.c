@@ -8,7 +8,8 @@
 
 #include "../../../base/num.h"
 
-enum { LAUNCH_MAX_PACKED = 4096 }; /* maximum queries or keys of an operand that the tile list's launch packs */
+/* Maximum number of queries or keys for which one launch both packs operands and writes the tile list. */
+enum { LAUNCH_MAX_PACKED = 4096 };
 
 fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function, fxa__cuda_grid grid, int32_t threads,
                             void **params) {
@@ -18,7 +19,7 @@ fxa_status fxa__cuda_launch(fxa__cuda_call *c, fxa__cuda_unit unit, int function
     FXA__ASSERT(c->code->choice.units >> unit & 1u);
     FXA__ASSERT(grid.x <= INT32_MAX && grid.y <= UINT16_MAX && grid.z <= UINT16_MAX);
     FXA__ASSERT((threads ? threads : m->shape.threads) > 0 && (threads ? threads : m->shape.threads) <= 1024);
-    if (!m->function[function]) /* possible only if the cubin comes from plan bytes */
+    if (!m->function[function]) /* possible only if the cubin was loaded from the bytes of a saved plan */
         return fxa__fail(c->err, FXA_E_ENGINE, "the plan's code lacks a kernel that its problem needs");
     fxa__gpu_dim dim = {(unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z};
     int status =

@@ -108,7 +108,8 @@ static void cu_list_params(const fxa__cuda_code *c, const fxa__problem *p, fxa__
     }
 }
 
-/* Prints the elements of a.f after the params; codegen/host_values.c computes these elements for each run. */
+/* Prints what the elements of FxaArgs.f behind the params contain: values that the host computes for each run
+ * (codegen/host_values.c). */
 static void cu_list_filled(const fxa__cuda_program *g, fxa__writer *w) {
     int unit = (int)g->computed.unit_at + (g->computed.gain >= 0);
     for (int32_t i = 0; i < g->computed.n; i++)

@@ -38,8 +38,8 @@ fxa_status fxa__cuda_page_users_list(fxa__cuda_call *c) {
     return pages_launch(c, FXA__CUDA_PAGES_SORT, pages, sorting);
 }
 
-/* Adds dK or dV to the pages. s: the conversion, with sizes b and s of the batch; the function replaces these by the
- * number of pages and the page size. */
+/* Adds dK or dV of all batch entries to the pages. s: source, destination and sizes [b, h, s, d] of dK or dV; the
+ * function replaces the size b by the number of pages, and the size s by the page size. */
 fxa_status fxa__cuda_pages_scatter(fxa__cuda_call *c, struct FxaConvert *s) {
     const fxa__cuda_page_users *u = &c->at.users;
     int *count = u->count, *end = u->end, *list = u->list;

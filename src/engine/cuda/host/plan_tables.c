@@ -31,7 +31,7 @@ struct fxa__cuda_plan_table {
     fxa__cuda_plan_table *next;
     int32_t number; /* number of tables that were added to the list before this one */
     size_t bytes;   /* bytes of this table and of those that were added before it */
-    void *data;     /* device memory: items and counts, or diagonal rows */
+    void *data;     /* device memory: a tile list (items, then counts), or diagonal rows */
     tables_key key;
 };
 
@@ -107,7 +107,8 @@ static size_t tables_size(fxa__cuda_call *c, tables_kind kind) {
     const fxa__cuda_diagonal_rows *r = &c->at.diagonal;
     const fxa__cuda_tile_list *l = kind == TABLES_DIAGONAL ? NULL : tables_list(c, kind);
     size_t rows = l ? (size_t)l->batch * (size_t)l->heads * (size_t)l->cut.rows : (size_t)r->batch * (size_t)r->heads;
-    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch; /* ints of a row: items, two counts, one for alignment */
+    /* 32-bit words of a row of the table; in a tile list: items, two counts, and one word for alignment */
+    size_t wide = l ? (size_t)l->pitch + 3 : (size_t)r->pitch;
     if (rows > TABLES_MAX_BYTES || wide > TABLES_MAX_BYTES || 4 * rows * wide > TABLES_MAX_BYTES) return 0;
     return 4 * rows * wide;
 }

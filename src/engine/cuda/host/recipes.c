@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum {
-    RECIPE_SCORED = 96,       /* maximum head dim of a backward with a derivative and several sums of gradients */
+    /* maximum head dim of a backward with several sums of gradients if the derivative of the score is not 1 */
+    RECIPE_SCORED = 96,
     RECIPE_DECODE_KEYS = 256, /* minimum keys of decode */
     RECIPE_DECODE_TILES = 4,  /* maximum tiles of 8 rows that a CTA computes */
     RECIPE_DECODE_GROUPS = 4  /* maximum row groups (sets of rows of a CTA) per KV head: work items stay below 2^31 */
@@ -20,8 +21,8 @@ enum {
 
 /* ---- sm90 -------------------------------------------------------------------------------------------------------- */
 
-/* Returns true if TMA can copy pages: the page size is 8, 16, 32, 64 or a multiple of 128 keys. The backward copies
- * none: it gathers pages before. */
+/* Returns true if TMA can copy pages: the page size is 8, 16, 32, 64 or a multiple of 128 keys. Any page size fits the
+ * backward: other kernels gather the pages into the workspace before it. */
 static bool recipe_pages_fit(const fxa_problem *p) {
     return !(p->flags & FXA_PAGED) || p->pass == FXA_BACKWARD || p->page_size % 128 == 0 ||
            (p->page_size % 8 == 0 && 64 % p->page_size == 0);
@@ -53,7 +54,7 @@ static const char *recipe_forward_sm90(const fxa__cuda_case *c) {
     return why || fxa_forward_sm90(c->traits).fits ? why : "shared memory";
 }
 
-/* Returns the number of rows that read the same keys: queries of all heads of a KV head. */
+/* Returns the number of query rows that read the same keys: those of all query heads of a KV head. */
 static int64_t recipe_decode_rows(const fxa_problem *p) { return p->sq * (p->hq / p->hkv); }
 
 /* Returns how many tiles of 8 rows a CTA computes, limited by registers. */

@@ -17,8 +17,8 @@ typedef struct fxa__cuda_case {
     const fxa__cuda_self *self;
     const fxa_problem *p;
     const fxa__cuda_program *program;
-    const fxa__cuda_choice *choice; /* types and captured tensors are set, the recipe is not yet */
-    struct FxaTraits traits;        /* switches and settings, as for fxa__cuda_recipe_choose; shared_kb of the recipe */
+    const fxa__cuda_choice *choice; /* input: types and captured tensors are set, the recipe is not */
+    struct FxaTraits traits;        /* compile-time switches and settings; shared_kb is that of the recipe */
 } fxa__cuda_case;
 
 /* A kernel that works on tiles. */
@@ -38,11 +38,12 @@ typedef struct fxa__cuda_rate {
 
 /* Properties of a recipe, as bits. */
 enum {
-    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* pairs with P = 0 are multiplied too: 0 times an infinity is NaN */
-    FXA__CUDA_WHOLE_TILES = 1 << 1,      /* gradients with an element per pair are stored in entire tiles */
+    FXA__CUDA_MATRIX_UNITS = 1 << 0,     /* (q, k) with P = 0 are multiplied too, so an infinite operand gives NaN */
+    FXA__CUDA_WHOLE_TILES = 1 << 1,      /* gradients of tensors [b, h, q, k] are stored in entire tiles */
     FXA__CUDA_DIAGONAL_ROUNDED = 1 << 2, /* dS is rounded to the storage type before it is summed along diagonals */
-    FXA__CUDA_DK_ROUNDED_TWICE = 1 << 3, /* for dK, P * derivative is rounded to 16 bits, and dS again */
-    FXA__CUDA_ANY_ALIGNMENT = 1 << 4,    /* the kernel does not depend on the setting `aligned` of FxaTraits */
+    /* for dK, dS = P * derivative * (dP - delta) is rounded to 16 bits twice: after the first product and at the end */
+    FXA__CUDA_DK_ROUNDED_TWICE = 1 << 3,
+    FXA__CUDA_ANY_ALIGNMENT = 1 << 4, /* the kernel does not depend on the setting `aligned` of FxaTraits */
 };
 
 struct fxa__cuda_recipe {
@@ -50,7 +51,7 @@ struct fxa__cuda_recipe {
     const char *family; /* "sm90", "sm80", "simt": folder of the kernel; FXA_CUDA_FAMILY and reports name it */
     fxa_pass pass;
     int32_t arch_first, arch_last; /* first and last architecture of devices that run the kernel */
-    const char *arch_suffix;       /* "a" = code for sm_NNa, which runs on no other architecture */
+    const char *arch_suffix;       /* "a" = code for sm_NNa, which runs on no other architecture; "" = code for sm_NN */
     int32_t shared_kb;             /* FXA_SHARED_KB: KB of shared memory that a CTA may use on all of these devices */
     /* Returns NULL if the kernel runs the problem; else the reason against it, "" = a reason that is not reported. The
      * pointer is NULL if the kernel runs every problem. */
@@ -66,7 +67,7 @@ struct fxa__cuda_recipe {
     uint32_t is; /* properties: FXA__CUDA_MATRIX_UNITS and others */
 };
 
-/* Rows in order of preference, [fxa__cuda_recipe_count]. */
+/* The recipe table: fxa__cuda_recipe_count rows, in order of preference. */
 extern const fxa__cuda_recipe fxa__cuda_recipes[];
 extern const size_t fxa__cuda_recipe_count;
 
@@ -78,7 +79,7 @@ typedef struct fxa__cuda_unit_row {
     bool has_program;        /* the source includes program.cuh; cubins of other sources are shared by programs */
 } fxa__cuda_unit_row;
 
-/* Rows of the units, [FXA__CUDA_UNIT_COUNT]. */
+/* The table of units: row i describes the fxa__cuda_unit i. */
 extern const fxa__cuda_unit_row fxa__cuda_units[];
 
 /* Chooses the recipe of a problem: sets recipe, better, why_not, dq and traits of *out. Changes c->traits,

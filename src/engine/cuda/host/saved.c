@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cubins as bytes: format, bits of the units (source files) that follow, the version of NVRTC (fxa__cuda_compiled_by),
- * a digest of the program's text, then size and cubin of each unit. All other members of the code are derived from the
- * problem again. The text is derived too, and its digest compared: another version of the library may generate another
- * text, whose kernels would read other arguments. What a cubin computes cannot be checked here: a checksum detects
- * damage, and the caller has to trust the source of plan bytes (docs/gpu.md). fxa__cuda_code_make checks the shapes of
- * the kernels.
+ * Compiled code as bytes, in this order:
+ *
+ *     the format, and bits of the units (source files) whose cubins follow
+ *     the version of NVRTC (fxa__cuda_compiled_by)
+ *     a digest of the program's text
+ *     the size and the cubin of each unit
+ *
+ * All other members of fxa__cuda_code are derived from the problem again. The text is derived too, and its digest is
+ * compared: another version of the library may generate another text, whose kernels would read other arguments. What a
+ * cubin computes cannot be checked here: a checksum detects damage, and the caller has to trust the source of plan
+ * bytes (docs/gpu.md). fxa__cuda_code_make checks the shapes of the kernels.
  */
 #include "../cuda.h"
 

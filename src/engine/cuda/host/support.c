@@ -28,7 +28,7 @@ enum {
     CU_MIN_TILE = 128 /* rows of the smallest query tile of kernels that store flags in tile indices */
 };
 
-/* ---- Conditions of the table ------------------------------------------------------------------------------------- */
+/* ---- Conditions under which a problem is not supported ----------------------------------------------------------- */
 
 static bool cu_is_f64(const fxa_problem *p) { return p->q.dtype == FXA_F64; }
 static bool cu_is_wide(const fxa_problem *p) { return p->d_qk > CU_MAX_COLUMNS || p->d_v > CU_MAX_COLUMNS; }
@@ -55,8 +55,8 @@ static bool cu_has_long_table(const fxa_problem *p) {
  * docs/cuda.md has a table of supported problems. */
 static const struct cu_row {
     uint32_t passes;
-    uint32_t flags;                      /* the row is for problems with one of these flags; 0 = with any flags */
-    bool (*holds)(const fxa_problem *p); /* returns true if the row is for the problem; NULL = for all */
+    uint32_t flags;                      /* only problems with one of these flags are unsupported; 0 = with any flags */
+    bool (*holds)(const fxa_problem *p); /* returns true if the problem is unsupported; NULL = always true */
     const char *why;
 } cu_rows[] = {
     {BOTH, 0, cu_is_f64, "f64: kernels compute in f32, and take all other types"},
@@ -179,7 +179,8 @@ static uint32_t cu_units(const fxa_problem *p, const fxa__cuda_choice *c, const 
     return units;
 }
 
-/* Copies the switches (FXA_SWITCHES) of the generated text. */
+/* Copies the switches (FXA_SWITCHES) that the generated text defines. With fast math, the soft cap is computed by the
+ * tanh instruction, and its faster forms (softcap_series) are off. */
 static void cu_switches(const fxa__cuda_program *g, struct FxaTraits *t) {
 #define CU_SWITCH(member, macro, otherwise, meaning) t->member = g->switches.member;
     FXA_SWITCHES(CU_SWITCH)

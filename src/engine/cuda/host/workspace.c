@@ -9,12 +9,13 @@
 #include "../../../program/interval_rules.h"
 
 enum {
-    LAYOUT_MAX_PARTS = 32,        /* with more key tiles than this, all key tiles share one FxaDiagonalGrad row */
+    /* maximum number of key tiles that each have their own row of FxaDiagonalGrad; more tiles share one row */
+    LAYOUT_MAX_PARTS = 32,
     LAYOUT_MAX_ELEMENTS = 1 << 30 /* a captured tensor with more elements has no table of {minimum, maximum} */
 };
 
-/* Maximum ints of a row of a tile list: all tiles of 131,072 positions. A longer row is stored as ranges of adjacent
- * tiles (FxaTileList), so the size of lists is linear in the number of positions, not of (q, k) pairs. */
+/* Maximum ints of a row of a tile list: enough for 131,072 positions in tiles of 64. A longer row is stored as ranges
+ * of adjacent tiles (FxaTileList), so the size of lists is linear in the number of positions, not of (q, k) pairs. */
 enum { LAYOUT_MAX_PITCH = 2048 };
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
@@ -54,8 +55,8 @@ static bool layout_by_queries(const layout *l) {
     return l->p->pass == FXA_FORWARD || l->choice->dq == FXA__CUDA_DQ_OWN_KERNEL;
 }
 
-/* Returns for how many batch entries a table is written that depends on `inputs` (fxa_input bits): tile list, diagonal
- * row or packed operand. 1 = all batch entries share the table. */
+/* Returns for how many batch entries a table (tile list or diagonal row) is written; 1 = all batch entries share it.
+ * inputs: what the contents of the table depend on, as fxa_input bits. */
 static int32_t layout_batch(const layout *l, uint32_t inputs) {
     uint32_t lengths = 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
     bool own = (inputs & 1u << FXA_INPUT_B) || (l->choice->traits.varlen && inputs & lengths);
@@ -67,8 +68,8 @@ static int32_t layout_heads(const layout *l, uint32_t inputs) {
     return inputs & 1u << FXA_INPUT_H ? (int32_t)l->p->hq : 1;
 }
 
-/* Sets the sizes of the FxaOperand of rows (side 0) or keys (side 1). If the score program loads no tensor for it
- * (node < 0), all its words are 0. */
+/* Sets the sizes of the array of a captured tensor with a value per query (side 0) or per key (side 1). node < 0: the
+ * score program loads no such tensor, and the array contains zeros. */
 static void layout_words_describe(layout *l, int side) {
     fxa__cuda_packed_operand *w = &l->out->operand[side];
     const fxa_program *program = l->g->program;
@@ -83,7 +84,8 @@ static void layout_words_describe(layout *l, int side) {
     w->heads = layout_heads(l, inputs);
 }
 
-/* Returns true if the FxaOperands of rows and keys have the same values, as document ids do, and can share an array. */
+/* Returns true if queries and keys read the same values (of document ids, for example), so that they can share an
+ * array. */
 static bool layout_words_are_same(const layout *l) {
     const fxa__cuda_packed_operand *q = &l->out->operand[0], *k = &l->out->operand[1];
     if (q->node < 0 || k->node < 0 || q->length != k->length) return false;
@@ -97,7 +99,7 @@ static bool layout_words_are_same(const layout *l) {
 static void layout_words_take(layout *l, int side) {
     if (side == 1 && layout_words_are_same(l)) {
         l->out->operand[1] = l->out->operand[0];
-        l->out->operand[1].node = -1; /* kernels read the array of the rows; none is written for keys */
+        l->out->operand[1].node = -1; /* keys share the array of the queries: nothing is written for keys */
         return;
     }
     fxa__cuda_packed_operand *w = &l->out->operand[side];
@@ -131,9 +133,9 @@ static int64_t layout_elements(const fxa_capture *t, int32_t rank) {
     return n;
 }
 
-/* Allocates the tables of {minimum, maximum} of captured tensors (FxaArgs.ranges). A tensor with more elements than
- * Q and K have rows, over all query heads, has no table, which would take more time to write than it saves. Tensors
- * that codegen added have no table. */
+/* Allocates the tables of {minimum, maximum} of captured tensors (FxaArgs.ranges). A tensor with more than
+ * b * hq * (sq + sk) elements has no table, because the table would take more time to write than it saves. Tensors of
+ * codegen, which the caller does not know, have no table either. */
 static void layout_ranges(layout *l) {
     int64_t max_elements = fxa__min_i64(l->p->b * l->p->hq * (l->p->sq + l->p->sk), LAYOUT_MAX_ELEMENTS);
     for (int32_t i = 0; i < l->g->operands.n_ranges; i++) {
@@ -157,7 +159,7 @@ static void layout_diagonal(layout *l) {
     r->data = layout_take(l, r->batch, r->heads, r->pitch, sizeof(float));
 }
 
-/* Allocates the buffers of decode: partial results, flags of work items (with any contents), and the tile list. */
+/* Allocates the buffers of decode: partial results, flags of work items (which are not cleared), and the tile list. */
 static void layout_decode(layout *l) {
     struct FxaTileShape shape = fxa__cuda_tile_shape(l->choice, FXA__CUDA_DECODE);
     fxa__cuda_decode_split(l->self, &l->choice->traits, l->p, &shape, l->out);
@@ -235,13 +237,14 @@ static void layout_zeroes(layout *l) {
     l->c.after = after;
 }
 
-/* Returns true if the operand of a slot is converted through the workspace. Hot path: called for every slot of every
- * run; most problems convert nothing. */
+/* Returns true if kernels use a converted copy of the operand `slot` in the workspace. Hot path: called for every slot
+ * of every run; most problems convert nothing. */
 static bool layout_is_staged(const layout *l, fxa_slot slot) {
     return l->choice->converts && fxa__cuda_is_converted(l->p, slot);
 }
 
-/* Allocates copies of the operands that kernels read or write in the workspace instead of the caller's memory. */
+/* Allocates memory that kernels use instead of the caller's: for operands that are converted, for dK or dV if the
+ * caller does not request it (nobody), and for the uses of pages. */
 static void layout_spare(layout *l) {
     const fxa_problem *p = l->p;
     for (int i = 0; i < FXA__CUDA_COPIES; i++) {

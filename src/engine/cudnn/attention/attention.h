@@ -34,12 +34,12 @@ typedef struct fxa__dnn_attention {
     fxa__dnn_graph g;
     const fxa__problem *p;
     fxa__dnn_level level;
-    fxa__parameterized numbers; /* the problem's program with its constants as params (score/parameterize.c) */
+    fxa__parameterized numbers; /* the problem's program with constants replaced by params (score/parameterize.c) */
     fxa_program *program;       /* the program that the graph computes: numbers.program */
-    fxa__depend *depend;        /* [nodes of `program`] */
+    fxa__depend *depend;        /* [nodes of `program`] what each node depends on */
     fxa__conjuncts mask;        /* conditions of the mask of `program` */
     fxa__dnn_score score;       /* state of adding `program` to the graph */
-    fxa__depend *own_depend;    /* [nodes of the user's backward program, bprop] */
+    fxa__depend *own_depend;    /* [nodes of the user's backward program, bprop] what each node depends on */
     /* state of adding the user's bprop, which replaces the derivative; own.program NULL = no bprop */
     fxa__dnn_score own;
     bool has_scalars;      /* true: scalars of the program are stored in memory (fp8_scalars.c) */
@@ -64,16 +64,16 @@ typedef struct fxa__dnn_attention {
 /* Makes the graph of a problem. Fails with E_UNSUPPORTED and the reason. The caller calls fxa__dnn_attention_free,
  * also after a failure. */
 fxa_status fxa__dnn_attention_make(const fxa__problem *p, fxa__dnn_level level, fxa__dnn_attention *a, fxa_error *err);
-/* For tests: like fxa__dnn_attention_make, but constants become params only if `parameterizes` is true. */
+/* For tests: like fxa__dnn_attention_make, but constants are replaced by params only if `parameterizes` is true. */
 fxa_status fxa__dnn_attention_make_with(const fxa__problem *p, fxa__dnn_level level, bool parameterizes,
                                         fxa__dnn_attention *a, fxa_error *err);
 void fxa__dnn_attention_free(fxa__dnn_attention *a);
 
 /* Sets *out to the program from which the graph is made: masks are extracted from the score; in backward the program is
- * fused with the derivative; if `parameterizes`, constants are params. The caller destroys out->program
- * (score/parameterize.c). */
+ * fused with the derivative; if `parameterizes`, constants are replaced by params, whose values a run passes. The
+ * caller destroys out->program (score/parameterize.c). */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool parameterizes, fxa__parameterized *out, fxa_error *err);
-/* Writes the values of the constants that parameterize.c made params, in the order of these params. */
+/* Writes the values of the constants that parameterize.c replaced by params, in the order of these params. */
 fxa_status fxa__dnn_numbers(const fxa__problem *p, double numbers[FXA__MAX_CONSTANTS], fxa_error *err);
 
 /* Returns false, with the reason in g, if the engine refuses the problem without making a graph (support.c). */
@@ -82,10 +82,10 @@ bool fxa__dnn_supports(fxa__dnn_graph *g, const fxa__problem *p, fxa__dnn_level 
  * row. */
 const char *fxa__dnn_support_why(size_t row);
 
-/* Returns true if O or dO has elements beyond the signed 32-bit offsets of cuDNN's backward. For packed rows, depends
- * on the total number of rows. */
+/* Returns true if O or dO has elements beyond the signed 32-bit offsets of cuDNN's backward. For packed rows, the
+ * result depends on the total number of rows. */
 bool fxa__dnn_is_far(const fxa_problem *p);
-/* Returns true if a tensor has no elements. For packed rows, depends on the total number of rows. */
+/* Returns true if a tensor has no elements. For packed rows, the result depends on the total number of rows. */
 bool fxa__dnn_is_empty(const fxa_problem *p);
 
 /* Refuses a graph that cuDNN would accept but compute wrongly (graph/graph_checks.c). */
@@ -120,8 +120,9 @@ const int64_t *fxa__dnn_row_strides(const fxa_problem *p, fxa_slot slot);
 void fxa__dnn_key(const fxa__problem *p, fxa__writer *w);
 
 fxa__dnn_step *fxa__dnn_step_add(fxa__dnn_attention *a, fxa__gpu_kernel kernel, bool after, int64_t work);
-/* Set *rows or *array, which must be in the step's arguments, from a slot: step_rows to the sizes and lengths of the
- * slot, step_slot to its strides and type. step_slot also makes each run set array->data to the slot's address. */
+/* Set *rows or *array, which must be in the step's arguments:
+ *   fxa__dnn_step_rows   sets *rows to the sizes and lengths of the slot
+ *   fxa__dnn_step_slot   sets *array to the strides and type of the slot, and array->data to its address in each run */
 void fxa__dnn_step_rows(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuRows *rows, fxa_slot slot);
 void fxa__dnn_step_slot(fxa__dnn_attention *a, fxa__dnn_step *step, FxaGpuArray *array, fxa_slot slot);
 /* Makes each run set the rows of a result that cuDNN does not write to `value`. */
@@ -157,8 +158,8 @@ void fxa__dnn_forward(fxa__dnn_attention *a);
 /* Scalars of the program in problems with 8-bit operands (fp8_scalars.c). fxa__dnn_fp8_has_scalars returns true if
  * scalars must be stored in memory. fxa__dnn_fp8_scores_descale returns the scores multiplied by the descales of Q and
  * K. fxa__dnn_fp8_scalars_move moves to memory the scalars that operation `first` of the graph and all later operations
- * read. fxa__dnn_fp8_derivative_move does so for the operations of the derivative, and refuses a derivative that reads
- * anything but dscore and scalars. */
+ * read. fxa__dnn_fp8_derivative_move moves the scalars that operations of the derivative read, and refuses a derivative
+ * that reads anything but dscore and scalars. */
 bool fxa__dnn_fp8_has_scalars(fxa__dnn_attention *a);
 int32_t fxa__dnn_fp8_scores_descale(fxa__dnn_attention *a, int32_t s);
 void fxa__dnn_fp8_scalars_move(fxa__dnn_attention *a, size_t first);

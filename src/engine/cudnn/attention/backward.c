@@ -58,9 +58,10 @@ static void backward_lengths(fxa__dnn_attention *a) {
     a->len_k = fxa__dnn_length(&a->g, p->b, p->sk);
 }
 
-/* Returns true if the derivative may read the tensor of the new score (the output of the score program) or generate
- * coordinates from it. A bprop reads the original score. This is the same tensor if the program returns the score
- * unchanged; the derivative of such a program is dscore, except with the operation with_grad. */
+/* Returns true if the derivative, or the user's bprop, may read the tensor of the new score (the output of the score
+ * program) or generate coordinates from this tensor. A bprop reads the original score, which is the new score if the
+ * program returns the score unchanged. The derivative of such a program is dscore, except with the operation
+ * with_grad. */
 static bool backward_reads_score(const fxa__dnn_attention *a) {
     const fxa_program *p = a->program;
     int32_t score = fxa__program_output(p, FXA__OUT_SCORE);
@@ -153,7 +154,9 @@ static void backward_by_rows(fxa__dnn_attention *a, int32_t ds, int32_t k, int32
  * 0. */
 static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dscore) {
     fxa__dnn_score *s = &a->own;
-    fxa__lower_exact_zero(s->program, s->needed); /* s->needed has no other use before nodes are added to the graph */
+    /* s->needed receives a flag per node: true = 0 wherever dscore is 0; its own use begins when nodes are added to the
+     * graph */
+    fxa__lower_exact_zero(s->program, s->needed);
     bool keeps_zero = s->needed[node];
     fxa__dnn_score_start(s, a->scaled, dscore, a->scaled);
     /* the bprop reads the coordinates that the score program has added to the graph */
@@ -163,10 +166,10 @@ static bool backward_start_own(fxa__dnn_attention *a, int32_t node, int32_t dsco
     return keeps_zero;
 }
 
-/* Returns the gradient of Q K^T: dscore through the derivative or the bprop, multiplied by the scale. A pair with
- * dscore 0, such as a masked pair, must have gradient 0. If the program may return another value for such a pair, a
- * select sets the gradient to 0. The select is also added if the program does not read dscore (the derivative of
- * floor(score) is 0), because cuDNN has no backward engine for a graph that ignores dscore. */
+/* Returns the gradient of Q K^T: dscore through the derivative or the bprop, multiplied by the scale. A (q, k) pair
+ * with dscore 0, such as a masked pair, must have gradient 0. If the program may return a nonzero value for such a
+ * pair, a select sets the gradient to 0. The select is also added if the program does not read dscore (the derivative
+ * of floor(score) is 0), because cuDNN has no backward engine for a graph that ignores dscore. */
 static int32_t backward_score(fxa__dnn_attention *a, int32_t dscore) {
     fxa__dnn_graph *g = &a->g;
     fxa__dnn_score *s = a->own.program ? &a->own : &a->score;

@@ -16,9 +16,9 @@ int32_t fxa__dnn_bias_of(const fxa_problem *p) {
     return -1;
 }
 
-/* Returns the program's only output that adds to the gradient of `tensor`; NULL if there are several. Also returns NULL
- * unless both the value added and the gradient of the original score are dscore itself, as they are if the new score is
- * the score plus terms that do not depend on the score. */
+/* Returns the program's output that adds to the gradient of `tensor`. Returns NULL if there is none, if there are
+ * several, or if the value that the output adds or the gradient of the original score is not dscore itself. Both are
+ * dscore if the new score is the score plus terms that do not depend on the score. */
 static const fxa__output *bias_statement(const fxa_program *program, int32_t tensor) {
     const fxa__output *only = NULL;
     const uint32_t dscore = 1u << FXA_INPUT_DSCORE;

@@ -49,15 +49,15 @@ int32_t fxa__dnn_scores(fxa__dnn_attention *a, int32_t q, int32_t k) {
 
 /* ---- The forward pass -------------------------------------------------------------------------------------------- */
 
-/* Returns a new virtual tensor with one float per row. */
+/* Returns a new virtual tensor with one float per query row. */
 static int32_t forward_row(fxa__dnn_attention *a) {
     const int64_t dim[4] = {a->p->in.b, a->p->in.hq, a->p->in.sq, 1};
     return fxa__dnn_virtual(&a->g, dim, CUDNN_DATA_FLOAT);
 }
 
-/* cuDNN writes either LSE, or the maximum and the sum of each row. Returns true if it writes the latter to the
- * workspace, where a helper kernel computes LSE and the row maximum from them: if the row maximum is requested, or LSE
- * in f64 without any feature of `other`. With such a feature, LSE in f64 is converted from f32. */
+/* Returns true if cuDNN writes the maximum and the sum of each row to the workspace, and a helper kernel computes LSE
+ * and the row maximum from these: if the row maximum is requested, or LSE in f64 without any feature of `other`.
+ * Otherwise cuDNN writes LSE, in f32, which is converted if f64 is requested. */
 static bool forward_has_parts(const fxa_problem *p) {
     bool other = p->flags & (FXA_ACCUMULATE_O | FXA_PADDING | FXA_VARLEN | FXA_PAGED | FXA_SINKS | FXA_SINK_ZERO);
     bool wide = (p->flags & FXA_RETURN_LSE) && p->lse.dtype == FXA_F64 && !other;

@@ -90,8 +90,8 @@ static bool fp8_is_pairs(const fxa__dnn_graph *g, int32_t t) {
     return t >= 0 && g->tensors[t].score && g->tensors[t].dim[3] > 1;
 }
 
-/* Returns true for operations for which cuDNN offers 8-bit forward kernels that fail to compile. Backward supports all
- * operations. */
+/* Returns true for operations with which cuDNN's 8-bit forward kernels fail to compile, although cuDNN offers them.
+ * Backward supports all operations. */
 static bool fp8_lacks(const fxa__dnn_graph *g, const fxa__dnn_op *op) {
     static const int16_t modes[] = {CUDNN_POINTWISE_SIN,   CUDNN_POINTWISE_COS,       CUDNN_POINTWISE_TAN,
                                     CUDNN_POINTWISE_FLOOR, CUDNN_POINTWISE_CEIL,      CUDNN_POINTWISE_MIN,

@@ -123,8 +123,8 @@ static bool fp8_reads_more(const fxa__dnn_attention *a, size_t first, int32_t t,
     return true;
 }
 
-/* Returns true for a captured tensor with one value per pair that all batch entries and heads share; such tensors had
- * correct results on a device. */
+/* Returns true for a captured tensor with one value per (q, k) pair that all batch entries and heads share; such
+ * tensors had correct results on a device. */
 static bool fp8_is_pair_tensor(const fxa__dnn_attention *a, const fxa__dnn_tensor *t) {
     return t->dim[0] == 1 && t->dim[1] == 1 && t->dim[2] == a->p->in.sq && t->dim[3] == a->p->in.sk;
 }

@@ -13,8 +13,8 @@
 
 #define MASK_MAX (1 << 24) /* f32 represents all ints up to this value; no coordinate is larger */
 
-/* Sets *shift to (q - k in coordinates) - (q - k in indices). Returns false if the shift is not known before the
- * run. */
+/* Sets *shift to (q - k in coordinates) - (q - k in indices): coordinates are inputs of the program, indices those of a
+ * tensor's elements. Returns false if the shift is not known before the run. */
 static bool mask_origin(const fxa__dnn_attention *a, int64_t *shift) {
     const fxa__dnn_axis q = fxa__dnn_axis_of(&a->score, FXA_INPUT_Q), k = fxa__dnn_axis_of(&a->score, FXA_INPUT_K);
     *shift = q.base - k.base;
@@ -38,8 +38,8 @@ static int64_t mask_more(const fxa__dnn_attention *a, const fxa__part *part) {
     return fxa__dnn_length_of(&a->score, true) - fxa__dnn_length_of(&a->score, false);
 }
 
-/* Returns the bound of a condition as a scalar that is passed by value: c plus the value of the bound's node in the
- * run. */
+/* Returns the bound of a condition as a scalar that is passed by value: c + part->times_bound * (value of the node
+ * part->bound in the run), or c if there is no such node. */
 static int32_t mask_bound(fxa__dnn_attention *a, const fxa__part *part, int64_t c, uint8_t type) {
     fxa__dnn_tensor t = {.dim = {1, 1, 1, 1},
                          .stride = {1, 1, 1, 1},
@@ -91,7 +91,7 @@ static int32_t mask_window(fxa__dnn_attention *a, int32_t s, const fxa__part *pa
 static int64_t mask_clamp(int64_t c) { return c < -MASK_MAX ? -MASK_MAX : c > MASK_MAX ? MASK_MAX : c; }
 
 /* Returns the condition x <= c + part->times_bound * (value of the node part->bound), for an int x that is computed
- * from coordinates. If the bound is not a scalar, compares x - c with it, because c + bound could overflow. */
+ * from coordinates. If the bound is not a scalar, compares x - c with the bound, because c + bound could overflow. */
 static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *part, int64_t c) {
     fxa__dnn_graph *g = &a->g;
     if (part->needs_small_bound) return mask_refuse_wrap(a);
@@ -106,8 +106,8 @@ static int32_t mask_at_most(fxa__dnn_attention *a, int32_t x, const fxa__part *p
     return fxa__dnn_int2(g, CUDNN_POINTWISE_CMP_LE, fxa__dnn_as_virtual(&a->score, bound), x);
 }
 
-/* Returns the condition k <= C or, if part->of_length, k <= k_len + C, where C is part->c plus the bound of the
- * part. */
+/* Returns the condition k <= C or, if part->of_length, k <= k_len + C, where C is part->c + part->times_bound * (value
+ * of the node part->bound). */
 static int32_t mask_length(fxa__dnn_attention *a, const fxa__part *part) {
     int64_t length = fxa__dnn_length_of(&a->score, true);
     int32_t k = fxa__dnn_score_input(&a->score, FXA_INPUT_K);
@@ -126,8 +126,8 @@ static int32_t mask_prefix(fxa__dnn_attention *a, const fxa__part *part) {
     return fxa__dnn_int2(&a->g, CUDNN_POINTWISE_LOGICAL_OR, fxa__dnn_int2(&a->g, CUDNN_POINTWISE_CMP_LE, k, q), length);
 }
 
-/* Returns a causal or window condition as pointwise operations, for conditions that cuDNN's own form cannot express or
- * that are the second of their kind. */
+/* Returns a causal or window condition as pointwise operations: for a condition that cuDNN's own form cannot express,
+ * and for a second causal or a second window condition, which cuDNN would mistake for the first one. */
 static int32_t mask_diagonal(fxa__dnn_attention *a, const fxa__part *part) {
     bool causal = part->kind == FXA__PART_CAUSAL;
     int64_t aligned = mask_more(a, part);

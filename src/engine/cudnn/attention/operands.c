@@ -224,8 +224,7 @@ static int64_t operands_work(const fxa_problem *p, const dnn_slot *s) {
 /* Returns true if results have padding, which a run fills. Packed results have none. */
 static bool operands_fills_past(const fxa_problem *p) { return (p->flags & (FXA_PADDING | FXA_VARLEN)) == FXA_PADDING; }
 
-/* Removes the pointer `field` from the pointers of the step's arguments that a run sets; does nothing if it is none of
- * them. */
+/* Removes `field` from the list of pointers in the step's arguments that a run sets, if `field` is in the list. */
 static void operands_drop(fxa__dnn_step *step, const void *field) {
     uint16_t at = (uint16_t)((const char *)field - (const char *)&step->args);
     for (int i = 0; i < step->n_refs; i++)
@@ -264,7 +263,8 @@ void fxa__dnn_fill(fxa__dnn_attention *a, fxa_slot slot, double value) {
     const dnn_slot s = dnn_slot_of(p, slot);
     fxa__dnn_step *step = operands_fill_step(a);
     FxaGpuBatchBounds *w = &step->args.batch_bounds;
-    if (w->fills == FXA_GPU_FILLS) return; /* only in a graph that has failed: no pass has so many results */
+    /* true only in a graph that has failed, because no pass has more than FXA_GPU_FILLS results */
+    if (w->fills == FXA_GPU_FILLS) return;
     FxaGpuFill *f = &w->fill[w->fills++];
     f->heads = s.heads, f->rows = s.rows, f->features = s.features, f->value = value, f->keys = s.keys;
     w->past = operands_fills_past(p);
@@ -283,8 +283,8 @@ int32_t fxa__dnn_output(fxa__dnn_attention *a, fxa_slot slot, bool wanted, bool 
 
 /* ---- LSE and row maxima ------------------------------------------------------------------------------------------ */
 
-/* Returns true if o has f32 elements in the layout [B,H,Sq] or, packed, [T,H], without gaps. cuDNN accepts other
- * layouts, but gradients are then wrong. */
+/* Returns true if o has f32 elements in the layout [B,H,Sq] or, packed, [rows of all batch entries,H], without gaps.
+ * cuDNN accepts other layouts, but gradients are then wrong. */
 static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
     const int64_t *stride = o->stride;
     if (o->dtype != FXA_F32) return false;
@@ -293,7 +293,8 @@ static bool operands_lse_is_direct(const fxa_problem *p, const fxa_operand *o) {
            (p->sq == 1 || stride[2] == 1);
 }
 
-/* Returns false also for LSE and dLSE with padding in a backward pass: it may hold any values, so cuDNN gets a copy. */
+/* Also returns false for LSE and dLSE with padding in a backward pass: padding may hold any values, so cuDNN gets a
+ * copy. */
 bool fxa__dnn_row_is_direct(const fxa_problem *p, fxa_slot slot) {
     bool past = p->pass == FXA_BACKWARD && operands_fills_past(p);
     return !past && operands_lse_is_direct(p, dnn_slot_of(p, slot).operand);

@@ -46,8 +46,9 @@ static bool support_is_masked_row(const fxa_problem *p) {
     const fxa__node *n = &p->program->nodes[mask];
     return n->op != FXA_OP_CONST || !n->imm;
 }
-/* Returns true for more than 2^30 tiles, or if b hq sq sk exceeds an int64. cuDNN counts tiles in 32 bits, and aborts
- * the process if the count overflows to 0. */
+/* Returns true if b * hq heads of the longer sequence and the larger head dim have more than 2^30 tiles of 64 x 64
+ * elements, or if b hq sq sk exceeds an int64. cuDNN counts tiles in 32 bits, and aborts the process if the count
+ * overflows to 0. */
 static bool support_is_beyond(const fxa_problem *p) {
     enum { TILE = 64, MOST = 1 << 30 };
     int64_t longer = p->sq > p->sk ? p->sq : p->sk, wider = p->d_qk > p->d_v ? p->d_qk : p->d_v, tiles, pairs;

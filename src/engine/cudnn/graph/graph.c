@@ -42,7 +42,7 @@ int32_t fxa__dnn_add(fxa__dnn_graph *g, const fxa__dnn_tensor *tensor) {
         g->status = FXA_E_MEMORY;
         return 0;
     }
-    /* 1 + the tensor with the offsets of batch entries, which must be in the graph already */
+    /* ragged: 1 + index of the tensor with the offsets of batch entries, which must be in the graph already */
     FXA__ASSERT(tensor->ragged >= 0 && (size_t)tensor->ragged <= g->n_tensors);
     FXA__ASSERT(!tensor->ragged || g->tensors[tensor->ragged - 1].type == CUDNN_DATA_INT64);
     FXA__ASSERT(!fxa__dnn_is_by_value(tensor) || graph_count(tensor) == 1);
@@ -146,7 +146,7 @@ static int32_t graph_op(fxa__dnn_graph *g, const fxa__dnn_op *op) {
     return op->y;
 }
 
-/* Returns an operation that is no matmul with lengths. */
+/* Returns an operation without lengths (m, n, k), which only a matmul may have. */
 static fxa__dnn_op graph_op_of(fxa__dnn_kind kind, int mode, uint8_t precision, int32_t x, int32_t b, int32_t t,
                                int32_t y) {
     return (fxa__dnn_op){(uint8_t)kind, precision, 0, (int16_t)mode, x, b, t, y, -1, -1, -1};
@@ -157,13 +157,13 @@ int32_t fxa__dnn_op2_into(fxa__dnn_graph *g, int mode, int32_t x, int32_t b, int
     return graph_op(g, &op);
 }
 
-/* Returns a virtual tensor with the larger size of x and b along each axis; either may be the smaller one. */
+/* Returns a virtual tensor whose size along each axis is the larger one of the sizes of x and b. */
 static int32_t graph_result(fxa__dnn_graph *g, int32_t x, int32_t b, uint8_t type) {
     int64_t dim[4];
     if (g->status != FXA_OK) return 0;
     for (int i = 0; i < 4; i++) {
         int64_t size = g->tensors[x].dim[i], other = b >= 0 ? g->tensors[b].dim[i] : 1;
-        FXA__ASSERT(size == other || size == 1 || other == 1); /* else cuDNN cannot broadcast the smaller one */
+        FXA__ASSERT(size == other || size == 1 || other == 1); /* cuDNN broadcasts only a size of 1 */
         dim[i] = size > other ? size : other;
     }
     return fxa__dnn_virtual(g, dim, type);
@@ -192,7 +192,8 @@ int32_t fxa__dnn_index(fxa__dnn_graph *g, int32_t of, int axis, uint8_t precisio
     fxa__dnn_op op = graph_op_of(FXA__DNN_POINTWISE, CUDNN_POINTWISE_GEN_INDEX, precision, of, -1, -1, y);
     op.axis = (uint8_t)axis;
     y = graph_op(g, &op);
-    if (g->status == FXA_OK) g->tensors[y].score = false; /* an index depends only on the shape of its operand */
+    /* an index does not depend on the score, only on the shape of the operand */
+    if (g->status == FXA_OK) g->tensors[y].score = false;
     return y;
 }
 

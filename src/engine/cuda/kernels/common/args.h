@@ -10,7 +10,7 @@
 #ifndef FXA_CUDA_COMMON_ARGS_H
 #define FXA_CUDA_COMMON_ARGS_H
 
-/* Asserts the size of a struct on 64-bit machines, or the offset of a member: the host and NVRTC must agree. */
+/* Asserts the size of a struct or the offset of a member, on 64-bit machines: the host and NVRTC must agree. */
 #ifdef __cplusplus
 #define FXA_LAYOUT_ASSERT static_assert
 #else
@@ -25,8 +25,8 @@
 enum {
     FXA_HELPER_THREADS = 256,     /* threads of a CTA */
     FXA_LIST_WARPS = 8,           /* warps of FXA_HELPER_THREADS threads; a warp writes a row of a tile list */
-    FXA_GRAD_PARAM_THREADS = 32,  /* threads of fxa_captured_params, one per sum */
-    FXA_GRAD_DIAGONAL_ROWS = 128, /* threads of fxa_captured_diagonal, one per diagonal */
+    FXA_GRAD_PARAM_THREADS = 32,  /* threads of fxa_captured_params, one per sum of gradients */
+    FXA_GRAD_DIAGONAL_ROWS = 128, /* threads of a CTA of fxa_captured_diagonal, one per diagonal (equal q - k) */
     FXA_RANGE_ROWS = 64,          /* elements with one {minimum, maximum} in FxaOperand.ranges, FxaArgs.ranges */
     FXA_BOX_COLUMNS = 64,         /* elements of the head dim in a TMA box: rows of 128 bytes */
     FXA_DIAGONAL_KEYS = 128,      /* FxaDiagonal: `zero` is a multiple of this, minus 1 */
@@ -46,7 +46,7 @@ enum {
 
 /* How fxa_operands_pack and fxa_range_table read an element of a captured tensor as a 32-bit word. */
 enum {
-    FXA_WORD_NONE, /* elements of this type are not packed */
+    FXA_WORD_NONE, /* tensors of this element type have no packed form */
     FXA_WORD_SAME, /* 32-bit elements, unchanged */
     FXA_WORD_I64,  /* saturated to 32 bits */
     FXA_WORD_I16,
@@ -98,7 +98,7 @@ struct FxaCapture {
  * stands for: FXA_CUDA_SKIP << i is set if part i has no attended pair in the listed tile, FXA_CUDA_FULL << i if all
  * its pairs are attended.
  */
-#define FXA_CUDA_SKIP (1 << 24) /* a bit above all tile indices: 2^28 rows, in tiles of 64 or more, are 2^22 tiles */
+#define FXA_CUDA_SKIP (1 << 24) /* above all tile indices: 2^28 rows / 64 rows per tile = 2^22 tiles at most */
 #define FXA_CUDA_FULL (8 * FXA_CUDA_SKIP)
 FXA_LAYOUT_ASSERT((1 << 28) / 64 <= FXA_CUDA_SKIP && FXA_CUDA_FULL >> 3 == FXA_CUDA_SKIP, "three bits of each, above");
 struct FxaTileList {
@@ -108,10 +108,10 @@ struct FxaTileList {
 };
 
 /*
- * A diagonal row: the floats f(b, h, q - k), a part of the score such as a relative bias. Entry `zero` + q - k belongs
- * to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. The entries of all pairs of every tile exist, also of
- * pairs past the lengths: before `zero` a row has at least k_len entries, rounded up to a multiple of
- * FXA_DIAGONAL_KEYS; after `zero`, q_len entries, rounded up to a multiple of FXA_DIAGONAL_QUERIES, plus
+ * A diagonal row: floats that depend on b, h and q - k alone, a part of the score such as a relative bias. Entry `zero`
+ * + q - k belongs to the pair (q, k). Rows are 16-byte aligned and zero % 4 == 3. The entries of all pairs of every
+ * tile exist, also of pairs past the lengths: before `zero` a row has at least k_len entries, rounded up to a multiple
+ * of FXA_DIAGONAL_KEYS; after `zero`, q_len entries, rounded up to a multiple of FXA_DIAGONAL_QUERIES, plus
  * FXA_DIAGONAL_EXCESS.
  */
 struct FxaDiagonal {
@@ -130,9 +130,9 @@ struct FxaExact {
 };
 
 /*
- * Sums of dS over the pairs of equal q - k: the gradient of the diagonal row. b, h, n are strides. Batch entry i, head
- * j and key tile t add the pair (q, k) to data[i*b + j*h + t*n + x] with x = zero + t*zero_step + q - k, if 0 <= x <
- * size. With n = 0 all tiles share a row and add atomically; with zero_step = 128 each key tile has a row. With
+ * Gradient of the diagonal row: sums of dS over the pairs of equal q - k. In batch entry i, head j and key tile t, dS
+ * of (q, k) is added to element x = zero + t*zero_step + q - k of the row at data + i*b + j*h + t*n, if 0 <= x < size.
+ * With n = 0 all key tiles share a row and add atomically; with zero_step = 128 each key tile has a row. With
  * PROG_GRAD_DIAGONAL_EXACT the elements are FxaExact instead of floats, and n = zero_step = 0.
  */
 struct FxaDiagonalGrad {
@@ -142,19 +142,19 @@ struct FxaDiagonalGrad {
 };
 
 /*
- * Gradients that are sums over all pairs (q, k) of a (b, h), such as those of params. b, h are strides. The
- * backward stores PROG_GRAD_SUMS floats per warp and key tile; those of batch entry i and head j are at data[i*b + j*h
- * + (tile * rows + warp) * PROG_GRAD_SUMS], with rows = FxaShape.sum_rows. Tiles without attended pairs write nothing,
- * so the host sets the array to 0 before. fxa_captured_totals adds the floats in a fixed order.
+ * Gradients that are sums over all pairs (q, k) of a (b, h), such as those of params. Each warp of a key tile of batch
+ * entry i and head j stores PROG_GRAD_SUMS floats, as row tile * FxaShape.sum_rows + warp of data + i*b + j*h.
+ * Tiles without attended pairs write nothing, so the host sets the array to 0 before the backward kernel.
+ * fxa_captured_totals adds the floats in a fixed order.
  */
 struct FxaSums {
     float *data;
     long long b, h;
 };
 
-/* A row or key operand: values of a captured tensor that depend on the row alone or on the key alone (document ids,
- * per-key biases). data: each (b, h) has a 32-bit word per row or key, q_len or k_len words, rounded up to a multiple
- * of 128, plus 128. ranges: {minimum, maximum} of every 64 words. fxa_operands_pack writes data and ranges. */
+/* A query or key operand: the values of a captured tensor with one value per query or per key (document ids, per-key
+ * biases). data: for each (b, h), a 32-bit word per query or key, padded to a multiple of 128 words and by 128 more.
+ * ranges: {minimum, maximum} of every 64 words. fxa_operands_pack writes data and ranges. */
 struct FxaOperand {
     const int *data;
     const int *ranges;
@@ -162,8 +162,8 @@ struct FxaOperand {
     long long ranges_b, ranges_h; /* strides of ranges, in {minimum, maximum} pairs */
 };
 
-/* Source and destination of an FxaOperand that fxa_operands_pack writes. from: elements of a captured tensor; kind:
- * FXA_WORD_SAME or another FXA_WORD; to = NULL: nothing is written */
+/* What fxa_operands_pack reads and writes: the elements `from` of a captured tensor become the words `to` of an
+ * FxaOperand; to = NULL: nothing is written. kind: how an element is read, FXA_WORD_SAME or another FXA_WORD */
 struct FxaPackedOperand {
     const void *from;
     long long b, h, s; /* strides of `from`, in elements */
@@ -173,7 +173,7 @@ struct FxaPackedOperand {
 };
 
 struct FxaPackedOperands {
-    struct FxaPackedOperand side[2]; /* of FxaArgs.q_vector, of FxaArgs.k_vector */
+    struct FxaPackedOperand side[2]; /* [0] writes FxaArgs.q_vector, [1] FxaArgs.k_vector */
 };
 
 /* Tile sizes and dimensions of an FxaTileList, for fxa_tile_lists, which writes the list. */
@@ -181,7 +181,7 @@ struct FxaListShape {
     int q_rows;  /* queries of a tile */
     int k_rows;  /* keys of a tile */
     int rows;    /* rows of the list for a (b, h) */
-    int columns; /* number of tiles that a row of the list selects from */
+    int columns; /* number of tiles that exist for a row of the list, listed or not */
     int by_key;  /* 1 = a row of the list stands for a key tile, 0 = for a query tile */
     /* number of 64-row parts of the tile that a row of the list stands for; each part has an FXA_CUDA_SKIP and an
      * FXA_CUDA_FULL bit in `items`. 0 = items have no such bits */
@@ -192,9 +192,9 @@ struct FxaListShape {
  * a sequence of 4096 positions (tiles of 128). With varlen the registers suffice for only 512 threads. */
 #define FXA_CUDA_LIST_THREADS(varlen) ((varlen) ? 512 : 1024)
 
-/* Scalars in device memory. NULL = the scalar is passed by value in FxaArgs. */
+/* Scalars in device memory. A NULL pointer = the scalar is passed by value in FxaArgs. */
 struct FxaScalars {
-    const double *scale;  /* *scale = NaN: the scale is 1 / sqrt(d) */
+    const double *scale;  /* a value of NaN stands for the scale 1 / sqrt(d) */
     const double *params; /* all params of the score program, as f64 */
     const unsigned long long *seed;
 };
@@ -212,18 +212,18 @@ struct FxaArgs {
     long long lse_b, lse_h, lse_s, grad_lse_b, grad_lse_h, grad_lse_s; /* strides, in elements */
     /* workspace of the backward, [heads, pad_rows]: LSE in base 2; delta = dO . O - dLSE; f32 sum of dQ */
     float *lse2, *delta, *grad_q_sum;
-    /* [rows / 64] state of grad_q_sum for 64 rows: 1 = the first partial dQ (of one key tile) is stored, -1 = a CTA
-     * stores it, 0 = undefined; or if dQ is summed in a fixed order, the number of partial dQ in the sum. NULL =
-     * grad_q_sum is set to 0 before the backward kernel */
+    /* [rows / 64] state of the sum of dQ of 64 rows. NULL = grad_q_sum is set to 0 before the backward kernel.
+     * Any order: 0 = undefined, -1 = a CTA now stores the first partial dQ (of a key tile), 1 = it is stored.
+     * Fixed order of additions: the number of partial dQ in the sum */
     int *first_share;
-    /* [0] number of query blocks that fxa_grad_q_finish has taken; [1 ...] per (b, KV head): number of warps that have
-     * added all their partial dQ. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
+    /* sent[0]: query blocks that fxa_grad_q_finish has taken; sent[1 + i]: warps that have added all their partial dQ
+     * of (b, KV head) i. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
     unsigned *sent;
     unsigned *next_tile; /* tile counter of persistent kernels: 0 before and after every launch */
-    /* [query tiles] index of the CTA that recomputes the tile, plus 1; 0 = none, as before and after every launch.
-     * Decode: flags of the stored work items, then a list of work items to recompute (sm90/decode.cu) */
+    /* for each query tile: 1 + index of the CTA that recomputes the tile; 0 = none, as before and after every launch.
+     * Decode: flags of the work items that are stored, then a list of work items to recompute (sm90/decode.cu) */
     int *redo;
-    const int *q_lens, *k_lens;     /* [batch]; NULL = all batch entries have q_len queries, k_len keys */
+    const int *q_lens, *k_lens;     /* [batch] lengths; NULL = all batch entries have q_len queries, k_len keys */
     const int *q_starts, *k_starts; /* [batch + 1] first row of each packed sequence; NULL = not packed */
     /* FXA_PAGED: page pages[b * pages_b + i] of K and V has the keys i * page_size ... of batch entry b */
     const int *pages;
@@ -253,35 +253,35 @@ struct FxaArgs {
      * q_pad * batch; packed: (q_total / 128 + batch) * 128 */
     int pad_rows;
     int q_tiles; /* query tiles of one (b, h) */
-    /* number of tiles of the launch: q_tiles * heads * batch; packed: q_tiles * heads (common/tile_scheduler.cuh);
-     * decode: number of work items */
+    /* number of tiles of the launch: q_tiles * heads, and times `batch` unless sequences are packed
+     * (common/tile_scheduler.cuh). Decode: number of work items */
     int tiles;
-    int section;  /* tile scheduler, ordered dQ: tile 0 of this number of heads comes first, then their tile 1, ... */
+    int section;  /* number of heads whose tiles alternate: tile 0 of each of them, then tile 1 of each, ... */
     int reverse;  /* tile scheduler: 1 = the last tile of a head comes first */
-    int sent_all; /* sent[1 + i] when dQ of (b, KV head) i is complete: number of warps that add to it */
+    int sent_all; /* number of warps that add to dQ of a (b, KV head) i: sent[1 + i] when this dQ is complete */
     int splits;   /* decode: number of splits, parts of the keys of a (b, KV head) (sm90/decode.cu) */
     int run;      /* decode: number of splits of a work item, a power of 2 */
-    struct FxaDivisor by_group; /* decode and the tile scheduler divide by `group` */
-    /* decode divides by the number of splits (by_splits), of work items of a row group (by_shares), of row groups of a
-     * (b, KV head) (by_row_groups), of KV heads (by_kv_heads); row group: query rows that share a work item */
+    struct FxaDivisor by_group; /* divisor `group`, for decode and the tile scheduler */
+    /* divisors of decode. by_splits: number of splits; by_shares: work items of a row group (query rows that share a
+     * work item); by_row_groups: row groups of a (b, KV head); by_kv_heads: number of KV heads */
     struct FxaDivisor by_splits, by_shares, by_row_groups, by_kv_heads;
-    /* the tile scheduler divides by the number of tiles of a section, a group of heads (by_order), of heads of a
-     * section (by_section), of heads of the last section (by_last), of all heads (by_heads) */
+    /* divisors of the tile scheduler. by_order: tiles of a section (a group of heads); by_section: heads of a section;
+     * by_last: heads of the last section; by_heads: number of all heads */
     struct FxaDivisor by_order, by_section, by_last, by_heads;
-    /* decode: work items have `run` splits, but run / 2^(i + 1) in cut[i] of the last (b, KV head)s: first the cut[0]
-     * with run / 2, then the cut[1] with run / 4, ... */
+    /* decode: numbers of the (b, KV head)s at the end that have smaller work items than `run` splits: first cut[0] with
+     * run / 2 splits per item, then cut[1] with run / 4, ... */
     int cut[FXA_CUDA_DECODE_CUTS];
     float scale, scale_log2; /* scale_log2 = scale * log2(e) */
     /* sign of the scale: 1 = products of Q and K are multiplied by -1, 2 = by 0, 0 = unchanged; scale_log2 and the
      * program use the absolute value of the scale */
     int turned;
-    float *partial, *partial_ml; /* decode, per work item: O over the item's keys; {maximum, sum} of each row */
+    float *partial, *partial_ml; /* decode, of each work item: O over its keys; {maximum, sum} of each row */
     /* FXA_DROPOUT: low word of the seed first; a pair (q, k) is dropped if its random word is below drop_below */
     unsigned seed[2], drop_below;
     float keep_inverse; /* 1 / (1 - dropout probability) */
     struct FxaScalars scalars;
-    /* FXA_DROPOUT 2: the (b, h, q, k) that the random number generator uses for each index; place_q has a row per batch
-     * entry */
+    /* FXA_DROPOUT 2: the coordinates that the random number generator uses instead of the indices b, h, q, k; place_q
+     * has a row per batch entry */
     const int *place_b, *place_h, *place_q, *place_k;
     float *row_max; /* FXA_RETURN_ROW_MAX: maximum of each row's scores after the score program */
     long long max_b, max_h, max_s;
@@ -297,14 +297,14 @@ struct FxaArgs {
 struct FxaCoordinates {
     int *out;
     const int *table;   /* [size] coordinate of each index; NULL = none */
-    const int *dynamic; /* one number that is added to all coordinates; NULL = none */
-    const int *shift;   /* [entries] number that is added to the coordinates of a batch entry; NULL = none */
+    const int *dynamic; /* one number, added to all coordinates; NULL = none */
+    const int *shift;   /* [entries] number for each batch entry, added to its coordinates; NULL = none */
     long long size, entries, base, step;
     /* segment i: indices from begin[i] on have the coordinates from[i] + by[i] * (index - begin[i]) */
     long long begin[16], from[16], by[16];
-    long long q_len, k_len; /* lengths that the score program reads; 0 = lengths of the batch entry */
+    long long q_len, k_len; /* lengths for `aligned`; 0 = lengths of the batch entry */
     int segments;           /* number of used elements of begin, from and by; 0 = none */
-    int aligned;            /* 1 = k_len - q_len is added, so that the last query is at the last key */
+    int aligned;            /* 1 = k_len - q_len is added to coordinates: the last query is at the last key */
 };
 
 /* An array [b, h, s, d] that common/convert.cu reads or writes; type: FXA_TYPE_F64 or another FXA_TYPE */
@@ -314,8 +314,8 @@ struct FxaConvertArray {
     int type;
 };
 
-/* Arguments of fxa_convert_copy (common/convert.cu). side: FXA_CONVERT_ALL = index s is a row in memory,
- * FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS = a query or key of batch entry b. add: 1 = adds to the existing values */
+/* Arguments of fxa_convert_copy (common/convert.cu). side: what the index s counts: FXA_CONVERT_ALL = rows in memory;
+ * FXA_CONVERT_QUERIES or FXA_CONVERT_KEYS = queries or keys of batch entry b. add: 1 = adds to existing values */
 enum { FXA_CONVERT_ALL, FXA_CONVERT_QUERIES, FXA_CONVERT_KEYS };
 struct FxaConvert {
     struct FxaConvertArray to, from;
@@ -363,8 +363,8 @@ struct FxaShape {
     /* 1: the grid is min(tiles, multiprocessors); 0: the comment at the top of the kernel's file describes the grid */
     int persistent;
     int sum_rows; /* warps of a CTA that write FxaSums */
-    /* CTAs that share a tile, each with a part of the head dim; the grid is `parts` times as wide. Decode: CTAs of a
-     * cluster */
+    /* number of CTAs that share a tile, each with a part of the head dim; the grid is `parts` times as wide. Decode:
+     * number of CTAs of a cluster */
     int parts;
 };
 

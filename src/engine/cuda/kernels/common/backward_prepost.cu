@@ -72,7 +72,7 @@ struct QueryBlock {
     FXA_INLINE long long first_row(const FxaArgs &a) const { return (long long)h * a.pad_rows + x * 64; }
 };
 
-/* Waits, in one thread, until the partial dQ of all key tiles have been added to the block's sum. The wait ends,
+/* Waits, in one thread, until the partial dQ of all key tiles have been added to the dQ sum of `block`. The wait ends,
  * because the CTAs that add partial dQ have started: this launch starts after all CTAs of the backward kernel have
  * called launch_next(). */
 FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
@@ -82,7 +82,7 @@ FXA_INLINE void wait_for_partial_dq(const FxaArgs &a, const QueryBlock &block)
     while (count_now(sent) != (unsigned)a.sent_all) count_pause();
 }
 
-/* Returns true if no partial dQ has been stored in or added to the block's sum; the sum is then undefined memory. */
+/* Returns true if no partial dQ has been stored in or added to the dQ sum of `block`; the sum is then undefined. */
 FXA_INLINE bool has_no_sum(const FxaArgs &a, const QueryBlock &block)
 {
     return a.first_share && a.first_share[block.first_row(a) / 64] == 0;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int THREADS = FXA_HELPER_THREADS;
 
-/* The indices (b, s) of a row in memory, also in packed tensors, and `written`: true if the kernel must write the
+/* Where a row is in memory: indices b and s, with b = 0 in packed tensors. written: true if the kernel must write the
  * row. */
 struct ConvertRow {
     long long b, s;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads and stores of elements of any float type, by the type's number, for kernels that copy between the caller's
- * memory and the workspace (common/convert.cu, common/paged_grads.cu).
+ * Loads and stores of tensor elements whose float type is known at run time alone (FXA_TYPE_F32 and others), for
+ * kernels that copy between the caller's memory and the workspace (common/convert.cu, common/paged_grads.cu).
  */
 #ifndef FXA_CUDA_COMMON_CONVERT_CUH
 #define FXA_CUDA_COMMON_CONVERT_CUH

@@ -40,8 +40,8 @@ FXA_INLINE bool keeps(u32 kept, int i)
 }
 
 #if FXA_DROPOUT == 2
-/* Returns 1 if dropout keeps the pair (q, k), 0 if not, for coordinates from tables (FXA_DROPOUT 2). A call of Philox
- * then serves one pair only. */
+/* Returns 1 if dropout keeps the pair (q, k), 0 if not, for coordinates from tables (FXA_DROPOUT 2). Here a call of
+ * Philox serves one pair only. */
 FXA_INLINE u32 keep_by_coordinates(const FxaArgs &a, int b, int h, int q, int k)
 {
     const int at_k = __ldg(a.place_k + min(k, a.k_len - 1));
@@ -68,8 +68,8 @@ FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
     return all;
 }
 #else
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps its (query, key); rows are queries. q: the thread's
- * first query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
+/* Returns a bit per accumulator of this thread: 1 = dropout keeps its (query, key). Rows of the accumulator tile are
+ * queries. q: the thread's first query; k0: first of 64 keys, a multiple of 4. Two lanes share a call of Philox. */
 FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
 {
     const int lane = threadIdx.x & 31, odd = lane & 1;
@@ -85,9 +85,9 @@ FXA_INLINE u32 kept_of_row(const FxaArgs &a, int b, int h, int q, int k0)
     return all;
 }
 
-/* Returns a bit per accumulator of this thread, 1 = dropout keeps its (query, key); rows are keys. k: the thread's
- * first key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4. Four lanes share
- * a call of Philox. */
+/* Returns a bit per accumulator of this thread: 1 = dropout keeps its (query, key). Rows of the accumulator tile are
+ * keys. k: the thread's first key; q0: first of the warp's 64 queries. The keys of a warp start at a multiple of 4.
+ * Four lanes share a call of Philox. */
 FXA_INLINE u32 kept_of_column(const FxaArgs &a, int b, int h, int q0, int k)
 {
     const int lane = threadIdx.x & 31, own = (lane >> 2) & 3;

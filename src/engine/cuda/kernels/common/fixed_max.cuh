@@ -45,15 +45,15 @@ FXA_INLINE float fixed_max_bias(bool f16)
     return f16 ? 0.f : 24.f;
 }
 
-/* Returns what passes that only test weights for 0 (common/nonfinite.cuh) subtract from the exponents of weights. f16:
- * -15, which makes f16 weights as large as possible. */
+/* Returns what is subtracted from the exponents of weights in passes that only test if sums of weights are above 0
+ * (common/nonfinite.cuh). f16: -15, which makes f16 weights as large as possible. */
 FXA_INLINE float fixed_max_mark_bias(bool f16)
 {
     return f16 ? -15.f : 0.f;
 }
 
 /* Returns true if the row has to be recomputed. top: fixed maximum in base 2; sum: sum of the row's weights; guessed:
- * top is 0 instead of a maximum of scores. This is so if the program bounds its scores, and if no key of the row was
+ * top is 0 instead of a maximum of scores, because the program bounds its scores, or because no key of the row was
  * attended when the maximum was fixed. */
 FXA_INLINE bool is_fixed_max_wrong(bool f16, float top, float sum, bool guessed, bool sink)
 {

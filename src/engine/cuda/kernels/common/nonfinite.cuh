@@ -20,8 +20,8 @@
 
 enum { VALUES_UNCHANGED, VALUES_FINITE, VALUES_POS_INF, VALUES_NEG_INF };
 
-/* Returns what a pass with V replaced as `values` says subtracts from the exponents of weights, which are f16 or bf16
- * (common/fixed_max.cuh). */
+/* Returns what the pass `values` (VALUES_FINITE or another) subtracts from the exponents of weights, which are f16 or
+ * bf16 (common/fixed_max.cuh). */
 FXA_INLINE float values_bias(int values, bool f16)
 {
     return values == VALUES_FINITE ? fixed_max_bias(f16) : values > VALUES_FINITE ? fixed_max_mark_bias(f16) : 0.f;
@@ -30,11 +30,11 @@ FXA_INLINE float values_bias(int values, bool f16)
 enum { HALF_INF = FXA_F16 ? 0x7c00 : 0x7f80, HALF_ONE = FXA_F16 ? 0x3c00 : 0x3f80 };
 enum { HALF_NAN = 0x7fff, HALF_SIGN = 0x8000 };
 
-/* Returns the replacement of the 16-bit element of V in the low half of x. */
+/* Returns by what the pass `values` replaces the 16-bit element of V in the low half of x. */
 FXA_INLINE u32 changed_half(u32 x, int values)
 {
     if ((x & HALF_INF) != HALF_INF) return values == VALUES_FINITE ? x : 0u;
-    /* bits of the infinity that `values` does not search for; such an element becomes 0 */
+    /* bits of the infinity that the pass `values` does not search for; an element with this infinity becomes 0 */
     const u32 against = values == VALUES_POS_INF ? HALF_INF | HALF_SIGN : HALF_INF;
     return values == VALUES_FINITE || x == against ? 0u : HALF_ONE;
 }
@@ -44,8 +44,8 @@ FXA_INLINE u32 changed_word(u32 x, int values)
     return changed_half(x & 0xffffu, values) | changed_half(x >> 16, values) << 16;
 }
 
-/* Replaces the elements of a V tile in shared memory as `values` says (VALUES_FINITE and others), by `threads` threads.
- * Returns true if this thread has changed an element. */
+/* Replaces elements of a tile of V in shared memory for the pass `values` (VALUES_FINITE or another); `threads` threads
+ * share the tile. Returns true if this thread has changed an element. */
 FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int threads)
 {
     bool changed = false;
@@ -58,9 +58,8 @@ FXA_INLINE bool change_values(u32 tile, int bytes, int values, int thread, int t
     return changed;
 }
 
-/* Stores +inf, -inf or NaN in an element of O in memory. Called for the elements for which the pass `values` has found
- * a sum of weights above 0. The thread that stores in the pass VALUES_POS_INF reads the element in the pass
- * VALUES_NEG_INF. */
+/* Stores +inf, -inf or NaN in an element of O in memory. Called for the elements whose sum of weights is above 0 in the
+ * pass `values`. In the pass VALUES_NEG_INF, a thread reads what the same thread stored in the pass VALUES_POS_INF. */
 FXA_INLINE void put_mark(Result *at, int values)
 {
 #if FXA_OUT_F32

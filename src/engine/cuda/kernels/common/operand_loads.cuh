@@ -30,8 +30,7 @@ struct OperandLoads {
     }
 };
 
-/* Stores ds, the gradient of the new score of (q, k), as the gradient of the dense tensor's element (q, k).
- * store_captured() also adds ds to the gradient of the diagonal row, for key tile n. */
+/* Stores ds, the gradient of the new score of (q, k), as the gradient of the dense tensor's element (q, k). */
 FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float ds)
 {
 #if PROG_GRAD_DENSE
@@ -39,6 +38,7 @@ FXA_INLINE void store_dense(const FxaArgs &a, int b, int h, int q, int k, float 
 #endif
 }
 
+/* Calls store_dense(), and adds ds to the gradient of the diagonal row. n: index of the key tile. */
 FXA_INLINE void store_captured(const FxaArgs &a, int b, int h, int n, int q, int k, float ds)
 {
     store_dense(a, b, h, q, k, ds);

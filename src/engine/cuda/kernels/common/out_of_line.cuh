@@ -5,9 +5,9 @@
  * three unrolled loops over them. Three sines of CUDA's library are 60,000 instructions and take a minute to compile
  * inlined, but 6,600 instructions and three seconds out of line.
  *
- * Operands are passed by value: references would force them into local memory, while values are passed in registers, at
- * three to eight instructions per call. Out of line, values that depend on the row or the key alone are computed again
- * for each pair. A struct Program with many members is passed by reference nevertheless: with 32 members, a
+ * Arguments are passed by value: references would force them into local memory, while values are passed in registers,
+ * at three to eight instructions per call. Out of line, values that depend on the row or the key alone are computed
+ * again for each pair. A struct Program with many members is passed by reference nevertheless: with 32 members, a
  * kernel that passes it by value has 41,000 instructions and compiles in 15 seconds; by reference 7,600 and 4 seconds.
  */
 #ifndef FXA_CUDA_COMMON_OUT_OF_LINE_CUH

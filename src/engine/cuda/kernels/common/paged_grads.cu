@@ -4,7 +4,8 @@
  * the workspace, row after row of each batch entry. Before these kernels, keys are gathered from their pages; after
  * these kernels, every page of the pool receives the sum of the gradients of all batch entries that use it, or 0. Pages
  * may be shared, also inside one batch entry: the uses of a page are listed first, in the order of the page table, so
- * that sums have a fixed order. All work is linear in the size of the table, but n uses are sorted in n log(n)^2.
+ * that sums have a fixed order. All work is linear in the size of the page table, except for sorting the n uses of a
+ * page in n log(n)^2 steps.
  *
  * Entry e = b * pages_b + i of the page table is used if key i * page_size of batch entry b exists. Arrays of the
  * workspace: count[page] = number of uses, set to 0 before the first kernel; end[page] = end of the page's part of
@@ -12,10 +13,10 @@
  *
  *     fxa_pages_gather    to[b, h, k] = from[page, h, row]
  *     fxa_pages_count     computes `count`
- *     fxa_pages_offsets   sets `end` to the beginning of each page's list; lists follow each other in any order. *used
- *                         has to be 0 before
+ *     fxa_pages_offsets   sets `end` to the beginning of each page's list; lists follow each other in any order. The
+ *                         counter *used must be 0 before the launch
  *     fxa_pages_list      writes the lists, each in any order, and sets `end` to the end of each list
- *     fxa_pages_sort      sorts each list; a CTA takes a page
+ *     fxa_pages_sort      sorts each list, one CTA per page
  *     fxa_pages_scatter   to[page, h, row] = sum of from[b, h, k], added to the existing value if s.add
  */
 #include "common/convert.cuh"
@@ -34,8 +35,8 @@ FXA_INLINE long long pages_step()
     return gridDim.x * (long long)THREADS;
 }
 
-/* Returns the page of entry e of the page table, clamped as in the forward; -1 if no key of its batch entry is in the
- * page. */
+/* Returns the page of entry e of the page table, clamped to the existing pages; -1 if the batch entry of e has no key
+ * in the page. */
 FXA_INLINE int page_at(const FxaArgs &a, long long e)
 {
     const long long b = e / a.pages_b, i = e - b * a.pages_b;
@@ -126,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int *user = list + (users ? end[page] - users : 0);
         const long long to = convert_index(s.to, page, h, row, d);
         double sum = 0.;
-        bool any = !s.add; /* if gradients are added (s.add), rows without keys keep their value */
+        bool any = !s.add; /* with s.add, a row that no batch entry uses keeps its value */
         for (int x = 0; x < users; x++) {
             const long long b = user[x] / a.pages_b, k = (user[x] - b * a.pages_b) * a.page_size + row;
             if (k >= k_length(a, (int)b)) continue;

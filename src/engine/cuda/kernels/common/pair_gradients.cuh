@@ -32,7 +32,7 @@ FXA_INLINE float user_gradient(const Program &program, const FxaArgs &a, float s
 #endif
 }
 
-/* Gradients of params and captured tensors. A thread adds the terms of its pairs (q, k) to the registers `sums`
+/* Gradients of params and captured tensors. A thread adds what its pairs (q, k) contribute to the registers `sums`
  * (PROG_GRAD_SUMS), and with PROG_GRAD_SCATTER to memory, by the atomics of scatter(). */
 struct PairGradients {
     float sums[PROG_GRAD_SUMS ? PROG_GRAD_SUMS : 1];
@@ -42,7 +42,7 @@ struct PairGradients {
         for (int i = 0; i < PROG_GRAD_SUMS; i++) sums[i] = 0.f;
     }
 
-    /* Adds the terms of a pair (q, k) to the gradients. ds: gradient of the pair's new score (the result of the
+    /* Adds what a pair (q, k) contributes to the gradients. ds: gradient of the pair's new score (the result of the
      * score program). A pair with ds = 0 adds nothing, because the derivatives by which ds is multiplied (partials())
      * may be infinite or NaN. */
     FXA_INLINE void add(Program &program, const FxaArgs &a, int b, int h, float s, const Pair &pair, float ds)
@@ -54,12 +54,12 @@ struct PairGradients {
 #endif
 #if PROG_GRAD_SCATTER
         if (__any_sync(~0u, ds != 0.f)) call_scatter(program, a, b, h, s, pair, ds);
-        keep_order(); /* ends a pair before the next one: the addresses of all pairs take too many registers */
+        keep_order(); /* the next pair comes after this one: addresses of several pairs take too many registers */
 #endif
     }
 
-    /* Adds `sums` over the lanes of the warp and stores the results in FxaArgs.sums; all lanes of the warp call this
-     * function. row: key tile * FxaShape.sum_rows + warp */
+    /* Adds up each of the `sums` over the lanes of the warp, and stores the totals in FxaArgs.sums; all lanes of the
+     * warp call this function. row: key tile * FxaShape.sum_rows + warp */
     FXA_INLINE void store(const FxaArgs &a, int b, int h, int row) const
     {
 #if PROG_GRAD_SUMS

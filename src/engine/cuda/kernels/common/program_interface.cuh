@@ -96,8 +96,8 @@ template <int lanes> FXA_INLINE bool sum_lanes(float &x)
     return (threadIdx.x & lanes) == 0 && x != 0.f;
 }
 
-/* Returns {minimum, maximum} of an FxaOperand over the rows or keys first..last, rounded out to blocks of 64, for
- * tile_class(). */
+/* Returns {minimum, maximum} of an FxaOperand over all blocks of 64 queries or keys that contain one of `first` to
+ * `last`, for tile_class(). */
 FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int last)
 {
     static_assert(1 << 6 == FXA_RANGE_ROWS, "first >> 6 is the index of a range");
@@ -110,7 +110,7 @@ FXA_INLINE Int2 operand_range(const FxaOperand &v, int b, int h, int first, int 
     return all;
 }
 
-/* Defaults of the members of Program. */
+/* Members that struct Program inherits unless the generated text defines them. */
 struct ProgramBase {
     static FXA_INLINE float unit(const FxaArgs &a) { return a.scale_log2; }
     static FXA_INLINE float softcap_unit(const FxaArgs &) { return 1.f; }

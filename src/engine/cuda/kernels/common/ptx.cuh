@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Instructions without a C spelling that all devices from sm_80 on have. Inline assembly is in ptx*.cuh alone, and
- * these files hold nothing else: tests replace them by the GPU emulator (tests/model), and run the kernels on the host.
+ * Instructions without a C spelling that all devices from sm_80 on have. Only files ptx*.cuh contain inline assembly,
+ * and they contain nothing else, because tests replace these files by the GPU emulator (tests/model) to run the kernels
+ * on the host.
  */
 #ifndef FXA_CUDA_COMMON_PTX_CUH
 #define FXA_CUDA_COMMON_PTX_CUH
@@ -131,7 +132,7 @@ FXA_INLINE u32 fma_pair(u32 x, u32 y, u32 z)
     return w;
 }
 
-/* ---- Shared memory by 32-bit address ----------------------------------------------------------------------------- */
+/* ---- Shared memory, at 32-bit addresses -------------------------------------------------------------------------- */
 
 FXA_INLINE u32 shared_address(const void *p)
 {
@@ -322,7 +323,7 @@ FXA_INLINE void launch_wait()
 #endif
 }
 
-/* ---- Values and orders that the compiler must not see through ---------------------------------------------------- */
+/* ---- Limits to what the compiler may reorder or simplify --------------------------------------------------------- */
 
 FXA_INLINE void keep_order()
 {

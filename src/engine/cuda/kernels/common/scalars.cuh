@@ -20,7 +20,7 @@ FXA_INLINE float scalar_float(const FxaArgs &a, int i)
     return (float)__ldg(a.scalars.params + i);
 }
 
-/* Returns int param i: its f64 value truncated towards zero, saturated to 32 bits, 0 for NaN. */
+/* Returns the int param with index i: its f64 value truncated towards zero, saturated to 32 bits, 0 for NaN. */
 FXA_INLINE int scalar_int(const FxaArgs &a, int i)
 {
     const double x = __ldg(a.scalars.params + i);

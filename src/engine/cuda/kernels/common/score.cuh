@@ -143,8 +143,9 @@ FXA_INLINE bool score_uniform_mask(const Program &program, const FxaArgs &a, con
 #endif
 }
 
-/* What a call of score_pairs() in a kernel does. PASS_SCORES: computes new scores. PASS_UNIFORM_MASK: applies
- * score_uniform_mask(), for tiles in which all Pair.q_word and k_word are equal. PASS_MASK: applies score_mask(). */
+/* What score_pairs() of a kernel does with the pairs of a tile. PASS_SCORES: computes new scores. PASS_UNIFORM_MASK:
+ * applies score_uniform_mask(), for tiles in which all Pair.q_word and k_word are equal. PASS_MASK: applies
+ * score_mask(). */
 enum { PASS_SCORES, PASS_UNIFORM_MASK, PASS_MASK };
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Softmax epilogue of a row, with the same operations in every forward kernel: the row's largest score, its LSE and the
- * factor that makes O of the row's sum. Scores here lack the factor Program::unit() of all scores: a score s stands for
- * the new score s * unit() / log2(e) (common/program_interface.cuh).
+ * Softmax epilogue of a row, with the same operations in every forward kernel: the row's largest score, the row's LSE
+ * and the factor by which the row's sum of weighted values is multiplied to get O. Scores here lack the factor
+ * Program::unit() of all scores: a score s stands for the new score s * unit() / log2(e)
+ * (common/program_interface.cuh).
  */
 #ifndef FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH
 #define FXA_CUDA_COMMON_SOFTMAX_EPILOGUE_CUH

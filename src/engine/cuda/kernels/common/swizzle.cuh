@@ -9,8 +9,8 @@
 #include "common/ptx.cuh"
 #include "common/tile_shape.h"
 
-/* Waits for the previous launches; a kernel calls it before its first access to device memory. A kernel that calls
- * launch_wait() at its end instead must not read what an earlier launch of the run writes, nor write what an earlier
+/* Waits for the previous launches; a kernel calls it before its first access to device memory. A kernel may instead
+ * call launch_wait() at its end if it neither reads what an earlier launch of the run writes nor writes what an earlier
  * launch accesses. */
 FXA_INLINE void launch_begin()
 {

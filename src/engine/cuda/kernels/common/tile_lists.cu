@@ -38,7 +38,7 @@ FXA_INLINE int class_of(const FxaArgs &a, const FxaListShape &cut, int b, int h,
     return found == TILE_FULL && ragged ? TILE_PARTIAL : found;
 }
 
-/* Returns bits of a partial tile for each 64-row part of the tile: FXA_CUDA_SKIP and FXA_CUDA_FULL (FxaTileList). A
+/* Returns the bits FXA_CUDA_SKIP << i and FXA_CUDA_FULL << i (FxaTileList) of each 64-row part i of a partial tile. A
  * part past the last query has both bits. */
 FXA_INLINE int classes_of_parts(const FxaArgs &a, const FxaListShape &cut, int b, int h, int row, int column)
 {
@@ -59,7 +59,7 @@ FXA_INLINE int classes_of_parts(const FxaArgs &a, const FxaListShape &cut, int b
     return out;
 }
 
-/* Tiles of one class (partial or full) in a row of the list: their number, the first and the last. */
+/* Number of tiles of one class (partial or full) in a row of the list, and indices of the first and the last. */
 struct TileRange {
     int count = 0, first = 0x7fffffff, last = -1;
 
@@ -156,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         at += row % t.size[d] * t.stride[d];
         row /= t.size[d];
     }
-    const int end = row ? first : min(first + 64, t.size[axis]); /* row > 0: past the last block, no elements */
+    const int end = row ? first : min(first + 64, t.size[axis]); /* row > 0: this warp has no block */
     int smallest = 0x7fffffff, largest = -0x7fffffff - 1;
     for (int i = first + lane; i < end; i += 32) {
         const int x = operand_of(t.data, kind, at + i * t.stride[axis]);
@@ -179,7 +179,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const FxaListShape &cut, int *items,
     const long long place = ((long long)b * gridDim.y + h) * cut.rows + row;
     int *to = items + place * pitch;
     TileRange partial_range, all;
-    u64 classes = 0; /* two bits for each of a lane's first 32 tiles */
+    u64 classes = 0; /* TILE_EMPTY, TILE_PARTIAL or TILE_FULL of this lane's first 32 tiles, two bits each */
     for (int first = 0; first < cut.columns; first += 32) {
         const int found = class_of(a, cut, b, h, row, first + lane);
         if (first < 1024) classes |= (u64)found << first / 16;
@@ -210,7 +210,7 @@ FXA_INLINE void write_row(const FxaArgs &a, const FxaListShape &cut, int *items,
         to[pitch - 2] = runs ? partial_range.count : 0;
         to[pitch - 1] = runs ? all.first - partial_range.count : smallest;
     }
-    /* defined even if no index is stored, because kernels always load items[0] together with the counts (ListRow) */
+    /* to[0] is defined even if no index is stored, because kernels always load it together with the counts (ListRow) */
     if (!count.y || (!fits && !(runs && partial_range.count))) to[0] = 0;
     *(Int2 *)(counts + 2 * place) = count;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tile scheduler of persistent kernels. CTAs take query tiles from a counter, so that CTAs with short tiles take more
- * of them. The order keeps the heads that run at the same time within the L2 cache: a section is `section` heads, whose
- * tiles run in the order tile 0 of all heads, tile 1 of all heads, ...; with a.reverse (the mask makes the last tile of
- * a head the longest) the last tile comes first.
+ * of them. The order lets K and V of the heads that run at the same time stay in the L2 cache: a section is `section`
+ * heads, whose tiles run in the order tile 0 of all heads, tile 1 of all heads, ...; with a.reverse (the mask makes the
+ * last tile of a head the longest) the last tile comes first.
  *
  *     section 0: heads 0, 1, 2         section 1: heads 3, 4, 5         a.section = 3
  *     tile 0 of heads 0, 1, 2;         tile 0 of heads 3, 4, 5;         with a.reverse the last tile first
@@ -34,11 +34,11 @@ FXA_INLINE int next_tile(const FxaArgs &a)
 
 /* A query tile: coordinates, lengths and row of the tile list. */
 struct WorkTile {
-    int tile; /* >= a.tiles: no tile, and the other members are undefined */
+    int tile; /* index of the tile; if it is >= a.tiles, there is no tile, and the other members are undefined */
     int m, h, b, kv_h, q_first, q_len, k_first, k_len;
     ListRow row;
 
-    /* Sets the members for tile tile_. Returns false if the tile is past the end of its packed batch entry. */
+    /* Sets the members to the tile with index tile_. Returns false if it is past the end of its packed batch entry. */
     template <int q_rows, int k_rows> FXA_INLINE bool try_plan(const FxaArgs &a, int tile_)
     {
         tile = tile_;
@@ -62,16 +62,16 @@ struct WorkTile {
         return true;
     }
 
-    /* Sets the members for tile tile_. If this tile is past the end of its packed batch entry, takes tiles from the
-     * counter until one is not. */
+    /* Sets the members to the tile with index tile_. If that tile is past the end of its packed batch entry, takes
+     * further tiles from the counter until a tile is within its batch entry. */
     template <int q_rows, int k_rows> FXA_INLINE void plan(const FxaArgs &a, int tile_)
     {
         while (!try_plan<q_rows, k_rows>(a, tile_)) tile_ = next_tile(a);
     }
 };
 
-/* Message of a producer to its consumers about a query tile, in shared memory at `at`: {tile or -1 = end, number of
- * partial key tiles, of all key tiles, m, h, b, q_len, k_len, q_first}. A barrier orders stores and loads. */
+/* Message of a producer to its consumers about a query tile, in shared memory at `at`: nine words in the order of
+ * put(). Tile -1 = there are no more tiles. A barrier orders stores and loads. */
 struct TileSlot {
     u32 at;
 
@@ -105,8 +105,8 @@ struct TileCoordinates {
     }
 };
 
-/* Query tile of this CTA, in kernels with one CTA per tile: grid (query tiles, heads, batch); packed (q_total / rows +
- * batch, heads, 1). */
+/* Query tile of this CTA, in kernels with one CTA per tile. Grid: (query tiles, heads, batch), or for packed sequences
+ * (q_total / rows + batch, heads, 1). */
 template <int rows> struct QueryTile {
     int m, h, b;
     Sequence q, k;

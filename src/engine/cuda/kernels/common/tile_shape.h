@@ -15,7 +15,7 @@
 #endif
 
 enum {
-    FXA_PAD_ROWS = 128,         /* the backward's workspace pads each batch entry to a multiple of 128 rows */
+    FXA_PAD_ROWS = 128,         /* the backward's workspace pads batch entries to a multiple of this number of rows */
     FXA_DQ_SHARE_ROWS = 64,     /* rows of dQ per element of FxaArgs.first_share */
     FXA_DECODE_MAX_SPLITS = 64, /* maximum splits of the keys of a (b, KV head) in decode */
     FXA_DECODE_MAX_RUN = 16,    /* maximum splits of a decode work item: 2^RUN_LEVELS (decode_combine.cuh) */
@@ -31,15 +31,16 @@ struct FxaTileShape {
     struct FxaShape launch; /* launch shape, which the module exports as KERNEL_shape */
     int fits;               /* 0 = no tile fits in shared memory: the kernel does not run the problem */
     int groups;             /* sm90: consumer warpgroups */
-    int stages;             /* sm90: pipeline stages of K and V (forward, decode), Q and dO (backward), K (dQ kernel) */
+    /* sm90: pipeline stages. Forward and decode: of K and V; backward: of Q and dO; dQ kernel: of K */
+    int stages;
     int v_stages;           /* dQ kernel of sm90: pipeline stages of V */
     int q_buffers;          /* forward of sm90: buffers of Q */
     int dq_columns;         /* backward of sm90: columns of dQ (head dim) that a warpgroup computes */
     int dq_writers;         /* backward: warps of a CTA that alternate in adding to dQ (FxaArgs.sent_all) */
     int query_parts;        /* number of 64-row parts of a tile that tile lists mark as skipped or full; 0 = no marks */
-    int first_share_stores; /* backward: 1 = the first partial dQ of a query block is stored, the others are added */
+    int first_share_stores; /* backward: 1 = a query block's first partial dQ is stored, later ones are added to it */
     int signals_dq;         /* backward: 1 = a warp that has added all its dQ increments a counter of FxaArgs.sent */
-    int folds;              /* decode: 1 = a work item can have several splits, whose sum threads keep in registers */
+    int folds;              /* decode: 1 = a work item can have several splits, which threads sum in registers */
 };
 
 /* Returns the elements of a tile's row of head dim d in shared memory: d rounded up to swizzled rows of 64 elements. */
@@ -90,7 +91,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm90(struct FxaTraits t) {
 }
 
 /* Returns the tiles of the backward of sm90 up to head dim 128. Blocks of 128 queries fit in registers and shared
- * memory only up to head dim 64, without dropout, dense tensor, PROG_DERIVATIVE and gradients of captured tensors. */
+ * memory only if head dims are at most 64 and there is no dropout, no dense tensor, no PROG_DERIVATIVE and no gradient
+ * of a captured tensor. */
 FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm90(struct FxaTraits t) {
     struct FxaTileShape s = {0};
     int plain = !t.derivative && !t.dense && !t.grad_diagonal && !t.grad_sums && !t.grad_scatter;
@@ -211,8 +213,8 @@ FXA_SHAPE_FN struct FxaTileShape fxa_forward_sm80(struct FxaTraits t) {
     return s;
 }
 
-/* Returns the bytes of the tiles of the backward of sm80: K and V (`keys` rows), Q and dO (`queries` rows), and dS
- * (`queries` rows of `keys` elements). */
+/* Returns the bytes of shared memory of the tiles of the backward of sm80: tiles of K and V have `keys` rows, tiles of
+ * Q and dO `queries` rows, and a tile of dS has queries x keys elements. */
 FXA_SHAPE_FN int fxa_backward_sm80_bytes(struct FxaTraits t, int keys, int queries) {
     return fxa_tile_bytes(keys + queries, t.d) + fxa_tile_bytes(keys + queries, t.dv) + fxa_tile_bytes(queries, keys) +
            FXA_SHAPE_ALIGN;
@@ -238,7 +240,7 @@ FXA_SHAPE_FN struct FxaTileShape fxa_backward_sm80(struct FxaTraits t) {
     return s;
 }
 
-/* ---- SIMT, and kernels of all families --------------------------------------------------------------------------- */
+/* ---- SIMT kernels, and kernels that all families share ----------------------------------------------------------- */
 
 /* Returns the tiles of the SIMT kernels, 64 queries x 64 keys. Shared memory holds one operand tile of 64 columns and
  * two tiles of weights. */

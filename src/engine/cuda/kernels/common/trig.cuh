@@ -18,7 +18,7 @@ struct TrigAngle {
     float rest;
 };
 
-/* Largest |x| for which x minus quarters times the first part of pi / 2 is exact. */
+/* Largest |x| for which trig_reduce() exactly subtracts the product of `quarters` and the first part of pi / 2. */
 #define TRIG_MAX_REDUCED 131072.f
 
 /* Reduces an argument up to TRIG_MAX_REDUCED. x * 2 / pi is rounded to the nearest integer by the addition of a number

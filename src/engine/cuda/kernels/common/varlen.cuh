@@ -80,8 +80,8 @@ FXA_INLINE int k_length(const FxaArgs &a, int b)
     return k_sequence(a, b).length;
 }
 
-/* Position in memory of key `row` of a batch entry: row s of element b of the first dimension of K and V, which counts
- * batch entries, or pages if K and V are paged. */
+/* Position in memory of key `row` of a batch entry: row s of batch entry b or, if K and V are paged, row s of page
+ * b. */
 struct KeyAddress {
     int b, s;
 
@@ -130,8 +130,8 @@ FXA_INLINE long long sent_index(const FxaArgs &a, int b, int kv_h)
     return 1 + (k_starts(a) ? 0 : (long long)b * a.kv_heads) + kv_h;
 }
 
-/* One row of a tile list (FxaTileList): the tiles that tile `tile` of (b, h) visits, key tiles of a query tile or query
- * tiles of a key tile. Without a list, it visits the tiles 0 to all - 1:
+/* One row of a tile list (FxaTileList): the tiles that tile `tile` of (b, h) visits: key tiles of a query tile, or
+ * query tiles of a key tile. Without a list, these are the tiles 0 to all - 1, with two flags of the constructor:
  *     ragged_last   the last visited tile extends past the end of its sequence; it is partial and visited first
  *     ragged_row    tile `tile` extends past the end of its sequence; all visited tiles are partial */
 struct ListRow {

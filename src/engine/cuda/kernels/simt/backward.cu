@@ -104,7 +104,7 @@ struct SimtGradients {
     }
 
     /* Adds dS, stored in shared memory as weights[k][q], along the tile's diagonals (equal q - k) to the gradient of
-     * the diagonal row; one diagonal per thread. */
+     * the diagonal row (values that the score program reads by q - k); one diagonal per thread. */
     FXA_INLINE void add_diagonals(const float *weights, int m, int n) const
     {
         const FxaDiagonalGrad &g = a.grad_diagonal;

@@ -30,7 +30,7 @@ static_assert(SIDE * SLICE % (8 * THREADS) == 0, "threads copy entire groups of 
 struct Scratch {
     union {
         float slice[2][SIDE * PITCH]; /* slices of Q and K, or dO and V */
-        float block[SIDE * WIDE];     /* 64 columns of the operand that weights multiply */
+        float block[SIDE * WIDE];     /* 64 columns of V, dO, Q or K for a product with P or dS */
     };
     float weights[2][SIDE * WIDE];
 };
@@ -95,7 +95,7 @@ template <int columns, int pitch> struct HeldColumns {
 };
 
 typedef HeldColumns<SLICE, PITCH> HeldSlice; /* slice of Q, K, dO or V for the products S = Q K^T and dP = dO V^T */
-typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* 64 columns of the operand that weights multiply */
+typedef HeldColumns<SIDE, WIDE> HeldBlock;   /* 64 columns of V, dO, Q or K for a product with P or dS */
 
 FXA_INLINE void add_product(float &sum, const Float4 &x, const Float4 &y)
 {
@@ -212,7 +212,8 @@ template <int blocks> FXA_INLINE void clear_sums(float (&sum)[blocks][4][4])
         for (int i = 0; i < 4; i++) sum[b][i][0] = sum[b][i][1] = sum[b][i][2] = sum[b][i][3] = 0.f;
 }
 
-/* Stores row 4 y + i of the sums times a factor in row s of a tensor. A factor of 0 stores zeros. */
+/* Stores row 4 y + i of the sums, with y = threadIdx.x / 16, times a factor in row s of a tensor. A factor of 0 stores
+ * zeros. */
 template <int blocks>
 FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor, const FxaView &t, int b, int h,
                            long long s, int columns)
@@ -228,7 +229,7 @@ FXA_INLINE void store_sums(const float (&sum)[blocks][4][4], int i, float factor
         }
 }
 
-/* Returns pair (i, j) of a thread whose first query and key are q0 and k0. */
+/* Returns (q, k) pair (i, j) of a thread whose first query and key are q0 and k0. */
 FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0, int k0, int i, int j)
 {
     const int q = q0 + i, k = k0 + 16 * j;
@@ -238,8 +239,8 @@ FXA_INLINE Pair pair_of_tile(const FxaArgs &a, const OperandLoads &loads, int q0
 }
 
 /* Turns the products of a tile into new scores (results of the score program), with queries as rows. Returns a bit
- * mask: bit 4 i + j is set if pair (i, j) is attended. Writes the derivatives d new score / d scaled score if
- * PROG_DERIVATIVE. */
+ * mask: bit 4 i + j is set if (q, k) pair (i, j) of the thread is attended. With PROG_DERIVATIVE, writes the
+ * derivatives d new score / d scaled score. */
 template <bool MASKED>
 FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads &loads, float (&s)[4][4],
                           float (&derivative)[4][4], int q0, int k0)
@@ -267,8 +268,8 @@ FXA_INLINE u32 score_tile(Program &program, const FxaArgs &a, const OperandLoads
     return score_tile<false>(program, a, loads, s, derivative, q0, k0);
 }
 
-/* Returns a bit mask: bit 4 i + j is set if dropout keeps pair (i, j). The four lanes with neighbouring keys share
- * calls of keep_four(). */
+/* Returns a bit mask: bit 4 i + j is set if dropout keeps (q, k) pair (i, j) of the thread. The four lanes with
+ * neighbouring keys share calls of keep_four(). */
 FXA_INLINE u32 kept_of_tile(const FxaArgs &a, int b, int h, int q0, int k0)
 {
 #if FXA_DROPOUT == 2

@@ -26,8 +26,9 @@ constexpr FxaTileShape TILE = fxa_backward_sm80(TRAITS);
 static_assert(TILE.fits, "shared memory");
 constexpr int BK = TILE.launch.k_rows, BQ = TILE.launch.q_rows, THREADS = TILE.launch.threads, WARPS = THREADS / 32;
 constexpr int PARTS = TILE.launch.parts;
-constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS; /* columns (head dim) of Q and K, and of V, per CTA */
-constexpr int DQ_SLICE = PART % 32 ? PART : PART / 2;        /* columns of dQ that a warp computes at a time */
+/* columns (head dim) per CTA: PART of Q and K, PART_V of V */
+constexpr int PART = FXA_D / PARTS, PART_V = FXA_DV / PARTS;
+constexpr int DQ_SLICE = PART % 32 ? PART : PART / 2; /* columns of dQ that a warp computes at a time */
 constexpr int DQ_SLICES = PART / DQ_SLICE;
 static_assert(DQ_SLICE % 16 == 0 && PART_V % 16 == 0, "products have 16 columns");
 constexpr int K_BYTES = BK * D_STORED * 2, V_BYTES = BK * DV_STORED * 2;

@@ -32,7 +32,8 @@ constexpr int BYTES = Q_BYTES + K_BYTES + V_BYTES + 1024;
 static_assert(BYTES == TILE.launch.shared_bytes, "common/tile_shape.h has another size");
 static_assert(BLOCKS >= 1 && BM == 16 * WARPS * BLOCKS, "a warp has entire blocks of 16 rows");
 static_assert(Q_BYTES % 1024 == 0 && K_BYTES % 1024 == 0, "swizzled tiles are aligned to 1024 bytes");
-/* Largest |row maximum * unit| (an exponent of 2) whose rounding to f32 changes weights by at most 2^-8 of them. */
+/* Largest |row maximum * unit|, an exponent of 2, whose rounding to f32 changes a weight by at most 2^-8 of the
+ * weight. */
 constexpr float LARGE = 65536.f;
 
 struct Sm80Forward {
@@ -131,8 +132,8 @@ struct Sm80Forward {
             top = quad_max(top);
             const float middle = finite_or_zero(top), rescale = exp2_fast((row_max[block][r] - middle) * unit);
             float shift = middle * unit;
-            /* |shift| is so large that its rounding would change weights: the maximum is subtracted before the
-             * multiplication */
+            /* If |shift| is so large that its rounding would change weights, the maximum is subtracted before the
+             * multiplication by `unit`. */
             if (__any_sync(~0u, !(fabsf(shift) < LARGE))) {
 #pragma unroll
                 for (int j = 0; j < BN / 8; j++) {
@@ -235,8 +236,8 @@ struct Sm80Forward {
             }
     }
 
-    /* Runs the key tiles of `row`, a row of the tile list. values: what replaces the elements of V
-     * (common/nonfinite.cuh). Returns true if this thread has replaced an element of V. */
+    /* Runs the key tiles of `row`, a row of the tile list. values: how elements of V are replaced (VALUES_FINITE and
+     * others, common/nonfinite.cuh). Returns true if this thread has replaced an element of V. */
     FXA_INLINE bool run_tiles(const ListRow &row, int values)
     {
         bool changed = false;
@@ -244,7 +245,7 @@ struct Sm80Forward {
         clear();
         if (row.total) copy_keys(n);
         copy_commit();
-        if (a.turned && !values) { /* Q stays in its buffer, so the later passes find it negated */
+        if (a.turned && !values) { /* Q stays negated in shared memory for the later passes */
             copy_wait<0>();
             __syncthreads();
             negate_tile(a, q_tile, Q_BYTES, thread, THREADS);
@@ -285,7 +286,8 @@ struct Sm80Forward {
             for (int r = 0; r < 2; r++) {
                 const float top = finite_or_zero(row_max[i][r]), sum = quad_sum(row_sum[i][r]);
                 const SoftmaxEpilogue end(a, h, top, unit, values_bias(values, FXA_F16), sum);
-                /* if the factor is NaN, from the sum or from the sink, put_mark() is not called: O stays NaN */
+                /* put_mark() skips a row whose factor of O is NaN (from a NaN in the sum or the sink): its O stays
+                 * NaN */
                 attended[r] = first_row(i) + 8 * r < q_len && end.factor > 0.f;
                 to[r] = result_row(a.o, b, h, q_first + first_row(i) + 8 * r);
             }

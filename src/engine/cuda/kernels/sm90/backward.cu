@@ -36,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(~0u, (int)threadIdx.x >> 7, 0), warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0);
     if (threadIdx.x == 0) prefetch_and_init(maps, sh);
     launch_wait();
-    /* Follows launch_wait(): an earlier launch has then reset FxaArgs.sent, which the next launch reads. */
+    /* launch_next() follows launch_wait(), because the next launch reads FxaArgs.sent, which an earlier launch has
+     * reset by then. */
     launch_next();
     if (ORDERED_DQ && threadIdx.x == 0) put_word(sh.ticket(), take_ticket(a));
     if (ORDERED_DQ) __syncthreads();

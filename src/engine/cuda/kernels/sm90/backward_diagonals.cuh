@@ -13,17 +13,18 @@ namespace {
 
 /*
  * Adds dS, in shared memory as [64 q][128 k], along its diagonals (pairs of equal q - k), by 64 lanes of two warps. In
- * step i of 0..31, lane u of 0..63 reads a square of 2 x 2 pairs, with w = (i - u + 63) & 63:
+ * step i of 0..31, lane u of 0..63 reads a square of 2 x 2 (q, k) pairs, with
+ * w = (i - u + 63) & 63:
  *
  *                       key 2 w    key 2 w + 1
  *     row 2 i           D          D - 1            diagonals: D (sum `on`), D - 1 (`below`), D + 1 (`above`)
  *     row 2 i + 1       D + 1      D
  *
- * D = 2 (u - 63) in the steps i <= u, which add to the sums `near`; D = 2 (u - 63) + 128 in the later steps, which add
- * to `far`. In the next block of 64 queries the D of every diagonal is 64 lower. So the `near` of a lane u < 32 is
- * complete after a block, and its `far` continues as the `near` of lane u + 32; the `near` of a lane u >= 32, which has
- * no `far`, continues as that of lane u - 32. Therefore the two warps exchange their ranges of u (0..31 and 32..63)
- * after each block.
+ * D = 2 (u - 63) in the steps i <= u, which add to the lane's sums `near`; D = 2 (u - 63) + 128 in the later steps,
+ * which add to `far`. In the next block of 64 queries the D of every diagonal is 64 lower. So the `near` of a lane u <
+ * 32 is complete after a block, and its `far` continues as the `near` of lane u + 32; the `near` of a lane u >= 32,
+ * which has no `far`, continues as that of lane u - 32. Therefore the two warps exchange their ranges of u (0..31 and
+ * 32..63) after each block.
  */
 struct DiagonalSums {
     float below, on, above;

@@ -23,7 +23,8 @@ struct BackwardMainloop : BackwardScores {
     FXA_INLINE void ds_to_shared(const u32 (&ds)[BQ / 4]) const
     {
         if (PROG_GRAD_DIAGONAL) sh.ds_ring().wait_empty(step);
-        const u32 first = transposed(sh.ds(step), 0); /* if BQ is 64; blocks of 128 queries leave no register for it */
+        /* used if BQ is 64; blocks of 128 queries leave no register for `first` */
+        const u32 first = transposed(sh.ds(step), 0);
 #pragma unroll
         for (int j = 0; j < BQ / 16; j++) {
             const u32 to = BQ == 64 ? first + j * 16 * 128 : transposed(sh.ds(step), j);
@@ -37,7 +38,7 @@ struct BackwardMainloop : BackwardScores {
     {
         async_fence();
         if (SKIPS_BLOCKS)
-            named_sync_apart<BAR_DS, 256>(); /* one warpgroup may be in skip_block(), the other one not */
+            named_sync_apart<BAR_DS, 256>(); /* one warpgroup may arrive from skip_block(), the other one not */
         else
             named_sync(BAR_DS, 256);
         if (PROG_GRAD_DIAGONAL && threadIdx.x == 128) barrier_arrive(sh.ds_ring().full(step));
@@ -45,8 +46,8 @@ struct BackwardMainloop : BackwardScores {
         if (leader) {
             tma_store(&maps.grad_dense, sh.ds(step) + group * BQ * 128, at.n * BK + group * 64, m * BQ, h, at.b);
             bulk_commit();
-            /* Waits until all stores but this one have read shared memory. The buffer of the next block's dS is then
-             * free, after the next barrier of this warpgroup. */
+            /* Waits until all stores except the one just issued have read shared memory. After the next barrier of this
+             * warpgroup, the buffer of the next block's dS is then free. */
             bulk_wait_read<1>();
         }
 #endif

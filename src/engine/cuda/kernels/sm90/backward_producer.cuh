@@ -22,7 +22,8 @@ FXA_INLINE void load_block(const FxaMaps &maps, const FxaArgs &a, const Backward
                            int h, int entry, bool partial, u32 step)
 {
     const int m = block_of(entry);
-    /* operands (values of captured tensors per query or key) of mask() alone are copied for partial tiles only */
+    /* operands (values of captured tensors per query or key) that only mask() reads are copied for partial tiles
+     * only */
     const bool operands = PROG_OPERANDS == 2 || (PROG_OPERANDS && partial);
     const long long row = at.workspace_row(a, h) + m * BQ;
     const TmaRows rows(q_starts(a), at.q_first, m * BQ, h, at.b);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes scores and gradients of pairs in the Hopper backward kernel, on the accumulators of a consumer warpgroup: P
- * and dS of a query block, and the gradients of captured tensors. Keys are the rows of the accumulators, queries the
- * columns; a thread has two keys, k0 and k0 + 8, and two queries of every 8.
+ * Computes scores and gradients of (q, k) pairs in the Hopper backward kernel, on the accumulators of a consumer
+ * warpgroup: P and dS of a query block, and the gradients of captured tensors. Keys are the rows of the accumulators,
+ * queries the columns; a thread has two keys, k0 and k0 + 8, and two queries of every 8.
  */
 #ifndef FXA_CUDA_SM90_BACKWARD_SCORES_CUH
 #define FXA_CUDA_SM90_BACKWARD_SCORES_CUH
@@ -156,14 +156,14 @@ struct BackwardScores {
         }
     }
 
-    /* Adds the gradients of captured tensors for pair i of the thread, whose dS is ds. */
+    /* Adds the gradients of captured tensors for (q, k) pair i of the thread, whose dS is ds. */
     FXA_INLINE void add_pair_gradients(int q0, int k0, int i, float ds)
     {
         const int q = (i >> 2) * 8 + (i & 1), k = (i & 2) * 4;
         captured.add(program, a, at.b, h, 0.f, Pair{q0 + q, k0 + k, q, k}, ds);
     }
 
-    /* Computes dS = P * derivative * (dP - delta) in 16 bits. dP of dropped pairs is 0, dP of the others is
+    /* Computes dS = P * derivative * (dP - delta) in 16 bits. dP of dropped (q, k) pairs is 0, dP of the others is
      * multiplied by keep_inverse. */
     FXA_INLINE void score_gradients(const float (&s)[BQ / 2], float (&dp)[BQ / 2], u32 (&ds)[BQ / 4], int m, u32 kept)
     {

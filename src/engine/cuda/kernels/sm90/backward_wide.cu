@@ -7,8 +7,8 @@
  * Grid: a CTA per tile of BK keys, KV head and batch entry (common/backward_tile.cuh); 384 threads. Warps: one lane of
  * the first warpgroup is the producer; the other two warpgroups are consumers. Pipeline: K and V are loaded once; Q and
  * dO have rings of STAGES query blocks (shared memory: sm90/backward_wide_shared.cuh). WideScores passes P *
- * derivative, in 16 bits, and the bits of kept pairs through a ring in shared memory, from each thread to the thread of
- * equal index in WideGradients. Epilogue: dK and dV leave through the buffers of K and V.
+ * derivative, in 16 bits, and the bits of the (q, k) pairs that dropout keeps through a ring in shared memory, from
+ * each thread to the thread of equal index in WideGradients. Epilogue: dK and dV leave through the buffers of K and V.
  *
  *     WideScores      S(j+1), dV(j) | P(j+1) to the exchange ring
  *     WideGradients   dP(j) | dS(j) | dK(j)

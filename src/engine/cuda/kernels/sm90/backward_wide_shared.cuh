@@ -8,7 +8,7 @@
  *     V_AT           V tile [BK, DV]; dV replaces it                              V_BYTES
  *     Q_AT           Q block [BQ, D]                                              Q_BYTES x STAGES
  *     DO_AT          dO block [BQ, DV]                                            DO_BYTES x STAGES
- *     EXCHANGE_AT    P * derivative of each thread, 16 bits; then kept pairs      EXCHANGE_BYTES x STAGES
+ *     EXCHANGE_AT    P * derivative, 16 bits; bits of kept (q, k) pairs           EXCHANGE_BYTES x STAGES
  *     LSE_AT         LSE of the block's rows, base 2                              4 BQ x STAGES
  *     DELTA_AT       delta of the block's rows                                    4 BQ x STAGES
  *     KV_BAR_AT      barriers: K and V loaded; K and V read                       16

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Combine of sm90/decode.cu, the split-KV decode kernel: adds up O of a CTA's warps at the end of each split of the
- * keys, and the splits of a work item. The sum of a work item is a part; the CTA that stores the last part of a row
- * group (ROWS query rows of one KV head) adds up all parts of the row group. The maxima in {maximum, sum} of a row are
- * of scores before the factor Program::unit(). A partial result of weight 0 adds nothing, even if its O is NaN.
+ * Combine of sm90/decode.cu, the split-KV decode kernel. At the end of each split (range of keys), O of a CTA's warps
+ * is added up, and then added to the sum of the CTA's work item. The sum of a work item over all its splits is a part;
+ * the CTA that stores the last part of a row group (ROWS query rows of one KV head) adds up all parts of the row group.
+ * In {maximum, sum} of a row, the maximum is that of the scores before the multiplication by Program::unit(). A partial
+ * result of weight 0 adds nothing, even if its O is NaN.
  */
 #ifndef FXA_CUDA_SM90_DECODE_COMBINE_CUH
 #define FXA_CUDA_SM90_DECODE_COMBINE_CUH
@@ -172,7 +173,7 @@ struct SplitSums {
     FXA_INLINE void add(const FxaArgs &a, const DecodeWork &at, const float *out, const Float2 *stats)
     {
         u32 thread = threadIdx.x;
-        keep(thread); /* keeps addresses that depend on it out of registers in the loop over tiles */
+        keep(thread); /* keeps addresses that depend on `thread` out of registers in the loop over tiles */
 #pragma unroll 1
         for (int e = thread; e < at.rows * (FXA_DV / 4); e += CONSUMERS) {
             const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
@@ -229,7 +230,7 @@ FXA_INLINE void combine_partials(const FxaArgs &a, const DecodeWork &at, const S
         const int r = e / (FXA_DV / 4), d = e % (FXA_DV / 4) * 4;
         const Float2 *stat = (const Float2 *)a.partial_ml + first + r;
         const Float4 *o = (const Float4 *)(a.partial + (first + r) * FXA_DV + d);
-        SplitTree<COMBINE_LEVELS> fold; /* adds sums of COMBINE_LOADS work items each */
+        SplitTree<COMBINE_LEVELS> fold; /* each added result is the sum of COMBINE_LOADS work items */
 #pragma unroll 1
         for (int left = index.parts; left > 0; left -= COMBINE_LOADS) {
             PartialResult x[COMBINE_LOADS];

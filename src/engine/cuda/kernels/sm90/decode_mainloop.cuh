@@ -221,7 +221,7 @@ struct DecodeMainloop {
         }
     }
 
-    /* Replaces the non-finite elements of V for a recomputation (common/nonfinite.cuh), in the rows of this warp's
+    /* Replaces elements of V for a recomputation as `values` says (common/nonfinite.cuh), in the rows of this warp's
      * keys. If several warps (ROW_WARPS > 1) have the same keys, one of them replaces the elements, between two
      * barriers. */
     FXA_INLINE void replace_values(u32 tile, int values) const
@@ -236,8 +236,8 @@ struct DecodeMainloop {
         if (ROW_WARPS > 1) consumers_sync();
     }
 
-    /* Runs the key tiles of a split (part of the keys), from step `step` of the ring on. values: how V is replaced
-     * (common/nonfinite.cuh), 0 = unchanged */
+    /* Runs the key tiles of a split (part of the keys), from step `step` of the ring on. values: how elements of V are
+     * replaced (VALUES_FINITE and others, common/nonfinite.cuh); 0 = unchanged */
     FXA_INLINE void run_split(u32 base, u32 &step, int split, int values)
     {
         const Ring<STAGES> ring = {base + BARS_AT};
@@ -303,7 +303,7 @@ struct DecodeMainloop {
     FXA_INLINE void partial_to_shared(float *out, Float2 *stats) const
     {
         u32 index = (row0 + (lane & 3) * 2) << 16 | lane >> 2;
-        keep(index); /* keeps addresses that depend on it out of registers in the loop over tiles */
+        keep(index); /* keeps addresses that depend on `index` out of registers in the loop over tiles */
         const int key_warp = key0 / KEYS, first = index >> 16;
         float *to[4];
 #pragma unroll

@@ -10,7 +10,7 @@
  *     BARS_AT        barriers of the ring of key tiles                            16 x STAGES
  *     WORK_BARS_AT   barriers of the ring of work items                           16 x WORK_SLOTS
  *     WORK_SLOTS_AT  index of the work item                                       4 x WORK_SLOTS
- *     NONFINITE_AT   last even, last odd number of an item with non-finite O      8
+ *     NONFINITE_AT   last even and last odd item number with non-finite O         8
  *     DEFERRED_AT    last deferred work item                                      4
  *     INDICES_AT     index of the key tile                                        4 x STAGES
  *
@@ -109,7 +109,8 @@ FXA_INLINE int *deferred_of(const FxaArgs &a)
  * that these keys are read from memory once. */
 struct SplitIndex {
     int head, group, part, parts, run;
-    int first_part; /* index, among all parts of the launch, of the first part with the same query rows */
+    /* index, among the parts (one per work item) of the launch, of the first part with the same query rows */
+    int first_part;
 
     FXA_INLINE SplitIndex(const FxaArgs &a, int work)
     {
@@ -171,8 +172,8 @@ struct DecodeWork {
         splits = min(index.run, a.splits - first_split);
         split_tiles = quotient(row.total + a.splits - 1, a.by_splits);
     }
-    /* Returns the position in the tile list's row of the first tile of split i (a range of the row's tiles); this is
-     * also the end of split i - 1. */
+    /* Returns the position, in `row`, of the first tile of split i (a range of the tiles of `row`); this is also the
+     * end of split i - 1. */
     FXA_INLINE int begin(int i) const { return min((first_split + i) * split_tiles, row.total); }
     FXA_INLINE int query(const FxaArgs &a, int r) const { return quotient(first_row + r, a.by_group); }
     FXA_INLINE int q_head(const FxaArgs &a, int r) const { return first_row + r + (kv_h - query(a, r)) * a.group; }

@@ -108,7 +108,7 @@ struct DqMainloop : TileCoordinates {
             }
     }
 
-    /* Computes dS = P * derivative * (dP - delta) in 16 bits. dP of dropped pairs is 0, dP of the others is
+    /* Computes dS = P * derivative * (dP - delta) in 16 bits. dP of dropped (q, k) pairs is 0, dP of the others is
      * multiplied by keep_inverse. */
     FXA_INLINE void score_gradients(const float (&s)[BN / 2], float (&dp)[BN / 2], u32 (&ds)[BN / 4], int n) const
     {
@@ -178,7 +178,7 @@ struct DqMainloop : TileCoordinates {
         if (IN_REGISTERS) { /* waits until the store of the previous tile's dQ has read the buffer */
             if (lane == 0) bulk_wait_read<0>();
             __syncwarp();
-        } else { /* waits until all warps have read Q, which is in the same buffer */
+        } else { /* dQ replaces Q in shared memory: waits until all warps have read Q */
             named_sync(BAR_TILE + group, 128);
         }
         const float scale = run_scale(a);

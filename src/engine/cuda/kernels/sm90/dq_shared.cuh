@@ -31,7 +31,8 @@ constexpr int BM = TILE.launch.q_rows, BN = TILE.launch.k_rows, THREADS = TILE.l
  * at once; dQ is then stored through a separate buffer. Above head dim 128, Q and dO stay in shared memory, and dQ is
  * stored through the buffer of Q. */
 constexpr bool IN_REGISTERS = !fxa_is_wide(TRAITS);
-constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS; /* otherwise the dense tensor is read by plain loads */
+/* true = tiles of the dense tensor are copied to shared memory; false = plain loads read the dense tensor */
+constexpr bool DENSE_TILES = PROG_DENSE && IN_REGISTERS;
 constexpr int Q_BYTES = BM * D_STORED * 2, DO_BYTES = BM * DV_STORED * 2;
 constexpr int K_BYTES = BN * D_STORED * 2, V_BYTES = BN * DV_STORED * 2, DENSE_BYTES = DENSE_TILES ? BM * BN * 2 : 0;
 constexpr int K_STAGES = TILE.stages, V_STAGES = TILE.v_stages;

@@ -21,7 +21,7 @@ struct ForwardEpilogue : TileCoordinates {
     int total;                /* number of key tiles */
     u32 step, q_step;         /* current steps of the rings of K and V, and of Q (sm90/pipeline.cuh) */
     u32 stored;               /* step of the Q buffer from which O of the previous query tile was stored */
-    u32 pending;              /* SKIPS_TILES: step of the V tile that P has not been multiplied by yet */
+    u32 pending;              /* used with SKIPS_TILES: step of the V tile that P has not been multiplied by yet */
     bool storing;
     int q0; /* first query of this thread; its second query is q0 + 8 */
     u64 q_descriptor;
@@ -53,7 +53,8 @@ struct ForwardEpilogue : TileCoordinates {
 
     FXA_INLINE int row_in_tile() const { return group * 64 + warp * 16 + (lane >> 2); }
 
-    /* Reads the coordinates of a query tile and computes the members of `program` for it, before any pair is scored. */
+    /* Reads the coordinates of a query tile and computes the members of `program` for the tile, before the score
+     * program runs. */
     FXA_INLINE void begin_tile(int m)
     {
         read_coordinates(sh.slot(q_step));
@@ -63,8 +64,8 @@ struct ForwardEpilogue : TileCoordinates {
         total = sh.slot(q_step).total();
     }
 
-    /* Returns what a pass over the tile's keys (the first pass, a recompute pass, or a pass that finds infinities of V)
-     * subtracts from exponents in addition to the maximum. `tile` has the bits RECOMPUTE and MARK_*. */
+    /* Returns the bias that is subtracted from exponents in addition to the maximum. The bits RECOMPUTE and MARK_* of
+     * `tile` select it: for a pass that finds infinities of V, another recompute pass, or the first pass. */
     static FXA_INLINE float bias(int tile)
     {
         return tile & (MARK_POS_INF | MARK_NEG_INF) ? fixed_max_mark_bias(FXA_F16)
@@ -81,16 +82,16 @@ struct ForwardEpilogue : TileCoordinates {
      * row's sum of weights; was_fixed: the maximum was fixed before the last key tile */
     FXA_INLINE bool is_out_of_range(int r, float sum, bool was_fixed) const
     {
-        /* true if scores may leave the range of exp2_by_fma(), which handles no infinity, or if the factor of a soft
-         * cap would overflow, so that `unit` is 4 (codegen/host_values.c) */
+        /* True in two cases: scores may leave the range of exp2_by_fma(), which handles no infinity; or the soft
+         * cap times log2(e) may overflow f32, in which case `unit` is 4 instead of 1 (codegen/host_values.c). */
         const bool overflows =
             (EMULATE_EXP2 || PROG_SOFTCAP_HAS_UNIT) && !(score_bound(a) < (EMULATE_EXP2 ? 126.f : 1e37f));
         const bool guessed = BOUNDED ? !(score_bound(a) < 64.f) : was_fixed && row_max[r] == NEG_INF;
         return is_fixed_max_wrong(FXA_F16, finite_or_zero(row_max[r]) * unit, sum, guessed, a.sink != 0) || overflows;
     }
 
-    /* Flags the query tile for a recompute pass if a row of this warp is bad: its sum left the range of
-     * is_out_of_range(), or its O is not finite. */
+    /* Flags the query tile for a recompute pass if a row of this warp is bad: is_out_of_range() is true for the row, or
+     * O of the row is not finite. */
     FXA_INLINE void flag_recompute(int tile, const bool (&bad)[2]) const
     {
         bool any = false;
@@ -104,8 +105,9 @@ struct ForwardEpilogue : TileCoordinates {
         store_shared(sh.recompute_flag(), 1);
     }
 
-    /* After a pass that finds infinities of V: put_mark() writes an infinity or NaN to each element of O in memory
-     * whose sum of weights is not 0. rows: this warp's 16 rows of these sums, in shared memory */
+    /* After a pass that finds infinities of V, `rows`, the warp's 16 rows in shared memory, has for each element of O
+     * the sum of the weights of these infinities. Where the sum is not 0, put_mark() writes an infinity or NaN to O in
+     * memory. */
     FXA_INLINE void put_marks(int tile, u32 rows, int row) const
     {
         const int count = min(q_len - row, 16);
@@ -157,8 +159,8 @@ struct ForwardEpilogue : TileCoordinates {
                                       r ? sum[1] : sum[0]);
             factor[0] = factor[1];
             factor[1] = q0 + 8 * r < q_len ? end.factor : 0.f;
-            /* 0 for a NaN factor too (from the sum or from the sink): put_marks() then leaves O as an earlier pass
-             * stored it, NaN */
+            /* A NaN factor (from the sum or the sink) becomes 0, so that put_marks() leaves the NaN that an earlier
+             * pass has stored in O. */
             if (tile & (MARK_POS_INF | MARK_NEG_INF)) factor[1] = end.factor > 0.f ? 1.f : 0.f;
             lse[0] = lse[1];
             lse[1] = end.lse;

@@ -41,8 +41,8 @@ struct ForwardMainloop : ForwardSoftmax {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* Replaces the non-finite elements of V in a recompute pass (common/nonfinite.cuh), by all consumer warpgroups
-     * together, before one of them multiplies V. */
+    /* Replaces elements of V in a recompute pass as values_of(tile) says (common/nonfinite.cuh), by all consumer
+     * warpgroups together, before one of them multiplies V. */
     FXA_INLINE void replace_values(int tile) const
     {
         if (!(tile & RECOMPUTE)) return;
@@ -191,10 +191,10 @@ struct ForwardMainloop : ForwardSoftmax {
     }
 
     /* Runs all key tiles of a query tile. The producer determines how many of the tiles run as masked steps; in a
-     * recompute pass all tiles do. The form of the loops matters: in one loop with a run-time condition instead of two,
-     * the compiler keeps `step` in ordinary registers, and the loop grows by a fifth in moves of descriptors (R2UR in
-     * the SASS). With MERGED_STEP, two loops of masked steps, or a conditional increment of `step`, have the same
-     * effect; this is why `step` starts at -1 with MERGED_STEP, otherwise at 0. */
+     * recompute pass all tiles do. Masked and unmasked steps have separate loops: in one loop with a run-time
+     * condition, the compiler would keep `step` in ordinary registers, and the loop would grow by a fifth in moves of
+     * descriptors (R2UR in the SASS). With MERGED_STEP, two loops of masked steps or a conditional increment of `step`
+     * would have the same effect, so `step` starts at -1; otherwise it starts at 0. */
     FXA_INLINE void run_tile(int tile)
     {
         int j = 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Producer of the Hopper forward kernel: one lane that reads the rows of the tile list and copies Q, K, V and what the
- * score program reads per tile (dense tensor, diagonal row, row and key operands). The producer waits only for empty
- * buffers and, after the last tile, for the consumers.
+ * score program reads per tile: dense tensor, diagonal row (values by q - k), captured values per query or key. The
+ * producer waits only for empty buffers and, after the last tile, for the consumers.
  */
 #ifndef FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
 #define FXA_CUDA_SM90_FORWARD_PRODUCER_CUH
@@ -17,7 +17,7 @@ namespace {
  *     a tile after STAGES - 1 skipped tiles: the warpgroup holds the V buffer of the last tile that it has not skipped
  *     until the product P V, and the producer needs this buffer to load another tile */
 struct SkipBits {
-    int recent = 0; /* FXA_CUDA_SKIP bits of the last tile; those of the tile before it, shifted right by 3 */
+    int recent = 0; /* FXA_CUDA_SKIP bits of the last tile and, shifted right by 3, of the tile before it */
 
     /* Returns the index of a key tile with the FXA_CUDA_SKIP and FXA_CUDA_FULL bits for the consumers. entry: index and
      * bits in the tile list; may: true = a skip is allowed */

@@ -90,7 +90,7 @@ struct ForwardShared {
                   "swizzled tiles are aligned to 1024 bytes");
     static_assert(DIAGONAL_BYTES % 16 == 0 && K_OPERAND_BYTES % 16 == 0 && Q_OPERAND_BYTES % 16 == 0, "bulk copies");
     static_assert(RINGS_AT % 8 == 0 && SLOTS_AT % 16 == 0 && FLAG_AT % 4 == 0, "barriers and words");
-    /* A diagonal row has an entry (for q - k) for all (q, k) pairs of tiles, even past q_len and k_len. */
+    /* A diagonal row must have an entry for q - k of every (q, k) pair of a tile, even past q_len and k_len. */
     static_assert(BN <= FXA_DIAGONAL_KEYS && BM <= FXA_DIAGONAL_QUERIES && BM < FXA_DIAGONAL_EXCESS, "diagonal rows");
 
     FXA_INLINE u32 q(u32 q_step) const { return base + (q_step % Q_BUFFERS) * Q_BUFFER_BYTES; }

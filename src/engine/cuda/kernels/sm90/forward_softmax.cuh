@@ -39,8 +39,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         for (int i = 0; i < BN / 4 + 2; i++) entries[i] = load_shared_float(at + 4 * (8 - 8 * (i >> 1) - (i & 1)));
     }
 
-    /* With PASS_SCORES computes the new scores (results of the score program) of key tile n. With PASS_MASK or
-     * PASS_UNIFORM_MASK, called later, sets the scores of masked (q, k) pairs to -inf. */
+    /* With PASS_SCORES computes the new scores (results of the score program) of key tile n. A later call with
+     * PASS_MASK or PASS_UNIFORM_MASK sets the scores of masked (q, k) pairs to -inf. */
     template <int PASS> FXA_INLINE void score_pairs(float (&s)[BN / 2], int n)
     {
         const int k0 = n * BN + (lane & 3) * 2;
@@ -91,8 +91,8 @@ struct ForwardSoftmax : ForwardEpilogue {
         return __all_sync(~0u, x == one && y == one && k.x == one && k.y == one && k.z == one && k.w == one);
     }
 
-    /* Masks the keys past the last key of the sequence; the tile has `keys` valid ones. Few tiles need this function;
-     * because it is separate, mask() is compiled only once. */
+    /* Masks the keys past the last key of the sequence: all but the first `keys` keys of the tile. Few tiles need this
+     * function; because it is separate, mask() is compiled only once. */
     FXA_INLINE void mask_past_end(float (&s)[BN / 2], int keys) const
     {
 #pragma unroll

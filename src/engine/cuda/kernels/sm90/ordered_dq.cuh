@@ -69,7 +69,8 @@ FXA_INLINE void reduce_ordered_dq(const FxaArgs &a, const BackwardShared &sh, co
             named_arrive(BAR_DQ_EMPTY + 1, 160);
             if (!elected()) continue;
             bulk_wait();
-            /* fxa_grad_q_finish reads a count per 64 rows; this one is for the second 64 rows of the block */
+            /* fxa_grad_q_finish reads one count per 64 rows: arrived[1] is the count of the second 64 rows of a block
+             * of 128 */
             if (BQ == 128) arrived[1] = at.n + 1;
             flag_set(arrived, at.n + 1);
         }

@@ -92,8 +92,8 @@ FXA_INLINE void tma_load_keys(u32 to, const FxaMap *map, u32 barrier, const FxaA
     }
 }
 
-/* Loads a query block of dO and the delta of its rows into their ring, for the backward kernels. row: first row of the
- * block in the backward's workspace (padded_row()) */
+/* Loads a query block of dO, and the delta of the block's rows, into the ring of dO, for the backward kernels. row:
+ * first row of the block in the backward's workspace (padded_row()) */
 template <int rows, class Shared>
 FXA_INLINE void load_grad_o(const FxaMaps &maps, const FxaArgs &a, const Shared &sh, const TmaRows &at, long long row,
                             u32 step)
@@ -139,7 +139,7 @@ FXA_INLINE void rows_to_shared(u32 rows, const float (&x)[n], float first, float
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < n / 8; i++) {
-        u32 y[4]; /* rows r and r + 8 of columns 0..7, then of columns 8..15 */
+        u32 y[4]; /* two results per word: of the lane's two rows in columns 0..7, then in columns 8..15 */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float factor = j & 1 ? second : first;

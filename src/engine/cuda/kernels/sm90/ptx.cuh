@@ -208,8 +208,8 @@ FXA_INLINE void count_up(unsigned *at)
     asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-/* Makes ordinary stores to shared memory visible to TMA and wgmma. Each writing thread calls it, before the barrier
- * that orders the stores and their readers. */
+/* Makes ordinary stores to shared memory visible to TMA and wgmma. Each writing thread calls this function before the
+ * barrier that orders the stores and their readers. */
 FXA_INLINE void async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -72,7 +72,8 @@
 #define WGMMA_R192C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80
 #define WGMMA_R256C WGMMA_R128C ", " WGMMA_R64 ", " WGMMA_R80 ", " WGMMA_R96 ", " WGMMA_R112
 
-/* One wgmma instruction; y is the descriptor of B. P = predicate: if false, the previous value of d is ignored. */
+/* One wgmma instruction, d += A B; y is the descriptor of B. P = predicate: if false, the previous value of d is
+ * ignored. LAST: the immediates that select transposition, for A and B or, if A is in registers, for B alone. */
 #define WGMMA_OP(n, A, P, LAST) \
     "wgmma.mma_async.sync.aligned.m64n" #n "k16" WGMMA_TYPES "{" WGMMA_R##n##C "}, " A ", y, " P ", 1, 1, " LAST ";\n"
 #define WGMMA_BEGIN(B, P) "{\n.reg .pred p;\n.reg .b64 x, y;\nsetp.ne.b32 p, " P ", 0;\nmov.b64 y, " B ";\n"
@@ -81,8 +82,9 @@
                  : WGMMA_D##n##C(d) \
                  : "l"(b), "r"(accumulate), "n"(transposed), "n"((transposed ? 2048 : 32) >> 4), __VA_ARGS__)
 
-/* d = (accumulate ? d : 0) + A B over 1, 2 or 4 k-steps, A and B by descriptor. A is K-major, B is K-major
- * (transposed = 0) or N-major (1). A k-step is 32 bytes of a block of 64 columns if K-major, 16 rows if N-major. */
+/* d = (accumulate ? d : 0) + A B over 1, 2 or 4 k-steps, A and B by descriptor. A is K-major, B is K-major (transposed
+ * = 0) or N-major (1). The next k-step is 32 bytes further in a K-major operand (inside a block of 64 columns), 16 rows
+ * further in an N-major one. */
 #define WGMMA_SHARED_FIRST(n, B, P, T, A) \
     WGMMA_BEGIN(B, P) "mov.b64 x, " A ";\n" WGMMA_OP(n, "x", "p", "0, " T)
 #define WGMMA_SHARED_NEXT(n, T, S) "add.s64 x, x, 2;\nadd.s64 y, y, " S ";\n" WGMMA_OP(n, "x", "1", "0, " T)

@@ -52,7 +52,8 @@ FXA_INLINE constexpr int fragment(int j, int r)
 
 /* ---- Products of tiles, issued and committed without waiting ----------------------------------------------------- */
 
-/* Returns the number of k-steps of 16 per inline-assembly statement (sm90/ptx_wgmma.cuh); 1 unless `several`. */
+/* Returns the number of k-steps (of 16 columns each) per inline-assembly statement (sm90/ptx_wgmma.cuh); 1 unless
+ * `several`. */
 FXA_INLINE constexpr int steps_of(int columns, bool several)
 {
     return !several ? 1 : columns / 16 % 4 ? 2 : 4;
