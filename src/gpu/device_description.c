@@ -27,7 +27,7 @@ enum {
 
 static const struct description_key {
     const char *name;
-    /* minimum of the value (function description_most: its maximum), or DESCRIPTION_TEXT if the value is a string */
+    /* minimum of the value (description_most returns its maximum); DESCRIPTION_TEXT if the value is a string */
     int32_t least;
     int32_t count; /* number of ints of the value: 1, or 3 for an array [x,y,z] */
     /* the CUdevice_attribute that has the value (the first of three consecutive attributes if count is 3), or one of
@@ -125,7 +125,7 @@ static bool description_value(description_reader *r, int key) {
     return ok;
 }
 
-/* Returns true if the next character may follow a value in JSON: a comma or a closing bracket. */
+/* Returns true if the next character may follow a value in JSON: a comma or a closing brace. */
 static bool description_is_between(description_reader *r) {
     description_skip(r);
     return *r->at == ',' || *r->at == '}';

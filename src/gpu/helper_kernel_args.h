@@ -28,8 +28,9 @@ typedef struct FxaGpuArray {
  *   is padding            if s >= len[b] */
 typedef struct FxaGpuRows {
     const int32_t *len; /* [B] number of rows of each batch entry; NULL: size[2] */
-    /* [B] if the rows are rows of q, the number of keys of each batch entry, else its number of rows of q; NULL: all
-     * numbers are positive */
+    /* [B] for rows of q: number of keys of each batch entry
+     *     for keys: number of rows of q of each batch entry
+     *     NULL: all these numbers are positive */
     const int32_t *other;
     int64_t size[4]; /* B, H, S, D */
 } FxaGpuRows;
@@ -53,7 +54,7 @@ typedef struct FxaGpuCopy {
 } FxaGpuCopy;
 
 /* An array whose empty rows (FxaGpuRows) fxa_gpu_batch_bounds sets to `value`, because no other kernel writes these
- * rows. FxaGpuBatchBounds.past: the padding rows too. */
+ * rows. If FxaGpuBatchBounds.past is 1, the padding rows are set to `value` too. */
 enum { FXA_GPU_OPERANDS = 12, FXA_GPU_FILLS = 4 };
 typedef struct FxaGpuFill {
     FxaGpuArray to;
@@ -64,33 +65,34 @@ typedef struct FxaGpuFill {
 } FxaGpuFill;
 
 /* fxa_gpu_batch_bounds: computes the bounds of each batch entry: the number of rows and of keys, their difference, and
- * the element at which the batch entry starts in each operand. Index 0 of a pair is for rows of q, 1 for keys. */
+ * the element at which the batch entry starts in each operand. In arrays of two, [0] is for rows of q, [1] for keys. */
 typedef struct FxaGpuBatchBounds {
-    const int32_t *starts[2]; /* [B + 1] input: first row of each batch entry, and the end; NULL: not packed */
-    /* [B] input: lengths; NULL: differences of `starts`, or `size` if `starts` is NULL too */
+    /* [B + 1] input: first row of each batch entry, then the end of the last batch entry; NULL: not packed */
+    const int32_t *starts[2];
+    /* [B] input: length of each batch entry; NULL: differences of `starts`, or `size` if `starts` is NULL too */
     const int32_t *lens[2];
     int32_t *len[2]; /* [B] result: length of each batch entry, clamped to 0 .. size; NULL: not written */
     int32_t *more;   /* [B] result: number of keys - number of rows of q; NULL: not written */
-    /* [B + 1] result for each operand: element at which each batch entry starts, then the end of the last one */
+    /* [B + 1] result for each operand: element at which each batch entry starts, then the end of the last entry */
     int64_t *offset[FXA_GPU_OPERANDS];
     int64_t row[FXA_GPU_OPERANDS];   /* stride between rows of each operand, in elements */
     int64_t entry[FXA_GPU_OPERANDS]; /* stride between batch entries of each operand that is not packed, in elements */
     int64_t size[2];                 /* maximum number of rows of q, and of keys, of a batch entry */
     FxaGpuFill fill[FXA_GPU_FILLS];
     int32_t batch;
-    int32_t operands; /* number of operands; the arrays offset, row and entry have an element for each */
+    int32_t operands; /* number of operands: elements of offset, row and entry that are used */
     int32_t keys;     /* bit i = 1: rows of operand i are keys; 0: rows of q */
-    /* bit i = 1: operand i is not packed: batch entry b starts at element b * entry[i]; 0: at row starts[b] if `starts`
-     * is not NULL */
+    /* bit i = 1: operand i is never packed: its batch entry b starts at element b * entry[i]
+     * bit i = 0: operand i is packed if `starts` is not NULL: its batch entry b starts at row starts[b] */
     int32_t dense;
     int32_t fills; /* number of elements of `fill` that are set */
     int32_t past;  /* 1: `fill` writes padding too, not only empty rows */
 } FxaGpuBatchBounds;
 
-/* fxa_gpu_statistics: computes LSE and maximum of each row from the maximum and the sum of exp(s - maximum) that the
- * attention kernel has stored for the row. */
+/* fxa_gpu_statistics: computes LSE and maximum of each row from the maximum score and the sum of exp(score - maximum)
+ * that the attention kernel has stored for the row. */
 typedef struct FxaGpuStatistics {
-    FxaGpuArray most, sum; /* input: maximum of each row, and the row's sum of exp(s - maximum) */
+    FxaGpuArray most, sum; /* input: maximum score of each row, and the row's sum of exp(score - maximum) */
     FxaGpuArray lse, max;  /* results; data NULL: the result is not written */
     FxaGpuRows rows;
     int32_t past; /* 1: -infinity is written to padding rows; 0: padding rows are not written */
@@ -121,13 +123,14 @@ typedef struct FxaGpuSink {
  *   c(i) = from[j] + by[j] * (i - begin[j])     else; j is the segment that i is in */
 enum { FXA_GPU_SEGMENTS = 16 };
 typedef struct FxaGpuPlaces {
-    int32_t *out;           /* [batch, size] */
-    const int32_t *table;   /* [size] coordinate of each index; NULL: computed from base and step, or segments */
-    const int32_t *dynamic; /* [1] term of all coordinates, in device memory; NULL: 0 */
-    const int32_t *shift;   /* [batch] term of the coordinates of each batch entry; NULL: 0 */
-    const int32_t *more;    /* [batch] another such term, like `shift`; NULL: 0 */
+    int32_t *out; /* [batch, size] */
+    /* [size] coordinate c(i) of each index i; NULL: c(i) is computed from `base` and `step`, or from the segments */
+    const int32_t *table;
+    const int32_t *dynamic; /* [1] number in device memory that is added to all coordinates; NULL: 0 */
+    const int32_t *shift;   /* [batch] number that is added to all coordinates of a batch entry; NULL: 0 */
+    const int32_t *more;    /* [batch] second number that is added to all coordinates of a batch entry; NULL: 0 */
     int64_t size, batch;
-    int64_t base, step; /* coordinate base + step i, if there are no segments */
+    int64_t base, step; /* if there are no segments: index i has the coordinate base + step * i */
     int64_t add;
     int64_t begin[FXA_GPU_SEGMENTS]; /* first index of each segment, ascending */
     int64_t from[FXA_GPU_SEGMENTS];  /* coordinate of the first index of each segment */

@@ -23,7 +23,8 @@ LAUNCH_HAS_SIZE(FxaGpuInverse, 16);
 
 static const struct launch_kernel {
     const char *name;
-    /* unit of the argument `work` of fxa__gpu_launch: true = CTAs, false = elements, with one thread each */
+    /* unit of the argument `work` of fxa__gpu_launch: true = rows or heads, each computed by one CTA; false = elements,
+     * each computed by one thread */
     bool by_blocks;
 } launch_kernels[FXA__GPU_KERNEL_COUNT] = {
     [FXA__GPU_COPY] = {"fxa_gpu_copy", false},
@@ -72,7 +73,7 @@ static fxa_status launch_load(const fxa__gpu *gpu, fxa__gpu_module *mine, bool *
 fxa_status fxa__gpu_helpers_load(fxa__gpu *gpu, fxa_error *err) {
     bool loaded = false;
     if (atomic_load(&gpu->helpers)) return FXA_OK;
-    FXA__ASSERT(gpu->host); /* the engine that opened the device has set it */
+    FXA__ASSERT(gpu->host); /* set by the engine that opened the device */
     fxa__gpu_module *mine = fxa__alloc(gpu->host, sizeof *mine), *none = NULL;
     if (!mine) return fxa__fail_memory(err, "helper kernels");
     fxa_status status = launch_load(gpu, mine, &loaded, err);

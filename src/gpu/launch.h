@@ -62,8 +62,9 @@ typedef struct fxa__gpu_dim {
 int fxa__gpu_start(const fxa__gpu *gpu, void *function, fxa__gpu_dim grid, unsigned threads, unsigned shared_bytes,
                    bool early, void *stream, void **params);
 
-/* Launches a helper kernel with the device's context current. `work` is a number of elements, one thread each, or of
- * CTAs for a kernel with one CTA per row or head. */
+/* Launches a helper kernel with the device's context current. `work`: number of elements, each computed by one
+ * thread; for kernels in which one CTA computes a row or a head, number of rows or heads. The grid has a maximum size:
+ * if `work` is larger, a thread computes several elements, or a CTA several rows or heads. */
 fxa_status fxa__gpu_launch(const fxa__gpu *gpu, const fxa__gpu_module *module, fxa__gpu_kernel kernel,
                            const fxa__gpu_args *args, int64_t work, void *stream, fxa_error *err);
 

@@ -21,7 +21,7 @@ enum { FXA__SEARCH_PATH = 4096, FXA__SEARCH_FILES = 2, FXA__SEARCH_FOLDERS = 6 }
 typedef struct fxa__gpu_wanted {
     const char *variable;        /* name of the environment variable for the folder, used in messages */
     const char *folder;          /* value of the environment variable; NULL = not set */
-    const char *const *packages; /* folders below `nvidia`, each starting with a slash; at most two */
+    const char *const *packages; /* folders below site-packages/nvidia, each starting with a slash; at most two */
     const char *const *files;    /* file names in order of preference; at most FXA__SEARCH_FILES */
     const char *toolkit;         /* folder of a CUDA toolkit; NULL = none */
 } fxa__gpu_wanted;

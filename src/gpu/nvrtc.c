@@ -129,7 +129,7 @@ static fxa_status nvrtc_take(const fxa__nvrtc *nvrtc, fxa__host *host, fxa__nvrt
     FXA_TRY(nvrtc_status(nvrtc, job->status, "nvrtcCompileProgram", err));
     FXA_TRY(nvrtc_status(nvrtc, nvrtc->api.cubin_size(job->program, &n), "nvrtcGetCUBINSize", err));
     if (n == 0) return fxa__fail(err, FXA_E_ENGINE, "NVRTC %d.%d made no code", nvrtc->major, nvrtc->minor);
-    FXA__ASSERT(!job->cubin); /* else the earlier code would leak */
+    FXA__ASSERT(!job->cubin); /* the assignment below would leak earlier code */
     job->cubin = fxa__alloc(host, n);
     if (!job->cubin) return fxa__fail_memory(err, "compiled kernels");
     job->size = n;

@@ -25,8 +25,8 @@ typedef struct conjunct_work {
 
 /* ---- Sides of a comparison as sums (conjunct_sum) ---------------------------------------------------------------- */
 
-/* A side of a comparison, or the difference of both sides, as a sum in 64-bit arithmetic without wrap-around: coef[i] *
- * input[i] over all inputs i, plus c, plus times * (value of node `bound`). */
+/* A side of a comparison, or the difference of both sides, as a sum in 64-bit arithmetic without wrap-around:
+ *     coef[0] * input 0 + coef[1] * input 1 + ... + c + times * (value of node `bound`) */
 typedef struct conjunct_sum {
     int64_t coef[FXA_INPUT_COUNT], c;
     int32_t bound;          /* node that depends on neither q, k nor the score; -1 = none */
@@ -34,9 +34,9 @@ typedef struct conjunct_sum {
     bool needs_small_bound; /* true = the sum is exact only if the value of `bound` is in [-2^30, 2^30] */
 } conjunct_sum;
 
-/* Adds times * node to the sum of `form` and *sum: the affine terms of the node to `form`, a non-affine term to
- * sum->bound. Returns false if there are two non-affine terms, or one that depends on q, k or the score. The sums in
- * `form` may wrap: each is congruent to the true value modulo 2^32, so only the final form has to fit 32 bits. */
+/* Adds times * node to a sum with two parts: *form has the affine terms, sum->bound is the only non-affine term.
+ * Returns false if there is a second non-affine term, or one that depends on q, k or the score. The coefficients in
+ * *form may wrap: they are correct modulo 2^32, so only the final form has to fit 32 bits. */
 static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, int depth, fxa__linear *form,
                          conjunct_sum *sum) {
     const fxa__node *n = &w->p->nodes[node];
@@ -58,8 +58,8 @@ static bool conjunct_add(const conjunct_work *w, int32_t node, int32_t times, in
            conjunct_add(w, n->arg[1], n->op == FXA_OP_SUB ? -times : times, depth + 1, form, sum);
 }
 
-/* Writes times * node (times is 1 or -1) to *out as a conjunct_sum. Returns false if no such sum equals the value
- * without wrap-around. */
+/* Writes times * node (times is 1 or -1) to *out. Returns false if the node cannot be written as such a sum, or if its
+ * value may wrap in 32 bits. */
 static bool conjunct_side(const conjunct_work *w, int32_t node, int32_t times, conjunct_sum *out) {
     fxa__linear form = {.c = 0};
     int64_t lo, hi;
@@ -86,8 +86,8 @@ static bool conjunct_difference(const conjunct_sum *x, const conjunct_sum *y, in
 
 /* ---- Conversion of a sum >= 0 to a part of the mask -------------------------------------------------------------- */
 
-/* Divides the inequality `s >= 0` by the coefficient of k if this coefficient divides all coefficients, and rounds c
- * down: 2 * k <= 2 * q + 1 becomes k <= q. */
+/* Divides the inequality `s >= 0` by the coefficient of k if this coefficient divides all coefficients. The quotient of
+ * the constant s->c is rounded down: 2 * k <= 2 * q + 1 becomes k <= q. */
 static void conjunct_divide(conjunct_sum *s) {
     int64_t by = s->coef[FXA_INPUT_K] < 0 ? -s->coef[FXA_INPUT_K] : s->coef[FXA_INPUT_K];
     if (by < 2 || s->bound >= 0) return;
@@ -194,12 +194,13 @@ static int conjunct_compare(const conjunct_work *w, const fxa__node *n, bool neg
     return conjunct_equal(w, n, &out[0]) ? 1 : 0;
 }
 
-/* Returns a part for `node` without other nodes. The caller sets the part's kind. */
+/* Returns a part for `node` whose members bound, row and key are unset (-1). The caller sets the part's kind. */
 static fxa__part conjunct_empty(int32_t node, bool negated) {
     return (fxa__part){.negated = negated, .node = node, .bound = -1, .row = -1, .key = -1};
 }
 
-/* Writes `k <= q + c || k <= length`, in either order, as a PREFIX part. Returns false if n is not of that form. */
+/* Writes the condition n (if `negated`, its negation) as a PREFIX part. Returns false if the condition is not of the
+ * form `k <= q + c || k <= length`, in either order. */
 static bool conjunct_prefix(const conjunct_work *w, const fxa__node *n, bool negated, fxa__part *out) {
     if (n->op != (negated ? FXA_OP_AND : FXA_OP_OR)) return false;
     for (int i = 0; i < 2; i++) {

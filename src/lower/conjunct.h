@@ -20,7 +20,7 @@ typedef enum fxa__part_kind {
     FXA__PART_CAUSAL, /* k <= Q + C */
     FXA__PART_WINDOW, /* Q - k <= C */
     FXA__PART_LENGTH, /* k <= C; of_length: k <= k_len + C */
-    FXA__PART_PREFIX, /* k <= Q + prefix or k <= C; of_length: k <= Q + prefix or k <= k_len + C */
+    FXA__PART_PREFIX, /* the condition of CAUSAL with `prefix` in place of C, or the condition of LENGTH */
     FXA__PART_EQUAL,  /* values of int nodes `row` and `key` are equal; `row` reads q and not k, `key` k and not q */
     FXA__PART_ROW,    /* bool node `node`, which reads neither k nor the score, so it masks entire rows */
     FXA__PART_KEY,    /* bool node `node`, which reads neither q nor the score, so it masks entire columns */
@@ -33,7 +33,7 @@ typedef struct fxa__part {
     bool negated; /* ROW, KEY, OTHER: the part holds where `node` is false */
     /* CAUSAL, WINDOW, PREFIX: true = the condition is aligned to the bottom right: Q is q + k_len - q_len, not q */
     bool aligned;
-    bool of_length; /* LENGTH, PREFIX: true = the limit of k is k_len + C; false = C */
+    bool of_length; /* LENGTH, PREFIX: true = the limit of k counts from k_len; false = from 0 */
     /* true = the part is valid only if the value of `bound` is in [-2^30, 2^30]; engines check the value before a
      * run */
     bool needs_small_bound;

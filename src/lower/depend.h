@@ -26,8 +26,8 @@ typedef struct fxa__depend {
  * false. */
 void fxa__lower_depend(const fxa_program *p, const fxa__linear *forms, fxa__depend *out);
 
-/* How often the value of a node changes, from never to once per pair of a row and a key. Nodes of every rate from BATCH
- * on may also depend on what nodes of rate BATCH depend on: values of rate KEY can differ between batch entries. */
+/* How often the value of a node changes, from never to once per pair of a row and a key. Values of all rates from HEAD
+ * on may also depend on b and on lengths, so a value of rate KEY can differ between batch entries. */
 typedef enum fxa__rate {
     FXA__RATE_CONST,    /* depends on nothing */
     FXA__RATE_RUN,      /* depends on params or on tensor elements at constant indices */

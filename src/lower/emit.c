@@ -33,7 +33,7 @@ typedef struct emit_dialect {
     const char *unfused[3];     /* functions for +, -, * that the compiler never fuses; NULL = the operators */
     const char *tanh;           /* name of the function tanh; NULL = that of <math.h> */
     const char *trig_prefix;    /* prefix of the functions sin, cos and tan; NULL = those of <math.h> */
-    const char *small_powers;   /* multiplies, for x * x and x * x * x; NULL = calls of pow, like other powers */
+    const char *small_powers;   /* function for the products x * x and x * x * x; NULL = pow computes these too */
 } emit_dialect;
 
 static const emit_dialect emit_dialects[FXA__DIALECTS] = {
@@ -222,7 +222,7 @@ static const char *emit_ints(const fxa__emit *e, const fxa__node *n) {
 
 static void emit_operation(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const fxa__node *n = &e->p->nodes[node];
-    /* type of operand 0, except for select: its operand 0 is the condition, so the type of operand 1 */
+    /* type of operand 0, or of operand 1 for select, whose operand 0 is the condition */
     uint32_t type = e->p->nodes[n->arg[n->op == FXA_OP_SELECT]].type;
     const char *const *unfused = emit_dialects[e->dialect].unfused;
     int product = fxa__emit_product(e, node);

@@ -7,8 +7,8 @@
  *
  * Each node has a level: the loop in which it is computed. A node that an inner level or an output reads is *hoisted*:
  * the caller declares the node's variable (fxa__lower_emit_hoisted) outside the loops of both the node and its readers.
- * Other nodes are local constants of their level's statements. Constants and params have no statement; their text is
- * the value.
+ * The variable of any other node is a local constant in the text of the node's level. Constants and params have no
+ * variable; their text is the value.
  *
  * The text of a level reads the hoisted variables of outer levels and the members of the argument struct `a`: f[], i[]
  * and tensor[], whose elements have data, size[] and stride[]. It also reads, by name, the inputs of its own level and
@@ -20,8 +20,8 @@
  *   KEY   k
  *   PAIR  score, dscore
  *
- * Equality of two i64 loads compares all 64 bits; if `given` replaces both loads by text, the 32-bit ints of the texts
- * are compared.
+ * Equality of two i64 loads compares all 64 bits. If the caller replaces both loads by texts (fxa__emit.given), the
+ * 32-bit ints of the texts are compared.
  *
  * In f32, a sum with a product as operand is one fused multiply-add. Whether a product is fused depends only on the
  * node and its operands, so a program's text has the same bits wherever it is placed.
@@ -57,8 +57,8 @@ typedef struct fxa__emit {
     const char **given;   /* text that replaces the expression of the node's operation; NULL = none */
     uint8_t *nonnegative; /* 1 = the node is an int and never negative */
     uint8_t *unfused;     /* 1 = a float product that must not be fused into a sum */
-    /* loads: 0 = the load has no base address per head (emit_load.c), 1 = a text that is emitted separately computes
-     * the base address, 2 = this text computes it */
+    /* for loads, where the base address per head (emit_load.c) is computed: 0 = nowhere, the load has none; 1 = outside
+     * this text; 2 = in this text */
     uint8_t *base;
     uint8_t *in_bounds; /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
@@ -76,9 +76,9 @@ void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 void fxa__lower_emit_hoisted(const fxa__emit *e, fxa__emit_level level, fxa__writer *w);
 /* Writes the statements of a level that the outputs of `kinds` need. */
 void fxa__lower_emit_nodes(const fxa__emit *e, fxa__emit_level level, uint32_t kinds, fxa__writer *w);
-/* Returns the estimated compile time of the statements that the outputs of `kinds` need, per pair of a row and a key,
- * in the unit of WEIGHT of ops.def. Code for `pairs` pairs shares a statement of level ROW or KEY, so this statement
- * counts 1 / pairs. Statements of levels RUN and HEAD do not count. */
+/* Returns the estimated compile time of the statements that the outputs of `kinds` need, per pair of a row and a key:
+ * the sum of the weights of operations in ops.def. A statement of level PAIR counts fully. A statement of level ROW or
+ * KEY counts 1 / pairs, because code for `pairs` pairs shares it. Statements of levels RUN and HEAD do not count. */
 int32_t fxa__lower_emit_weight(const fxa__emit *e, uint32_t kinds, int32_t pairs);
 /* Writes the statements of level HEAD that compute base addresses: one per load whose fxa__emit.base is 2.
  * fxa__lower_emit_hoisted of level HEAD declares the variables of these addresses. */

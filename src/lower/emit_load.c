@@ -4,9 +4,8 @@
  *
  *   checked    Every index is checked where the load is; the element is read under a branch.
  *   based      Indices that vary with neither row nor key are checked once per head, which gives a base address
- *              d<node>. The other indices are checked per load without a branch: out of bounds, the element at the base
- *              address is read and replaced by 0. n<node> is 0 if a check per head failed, else the size of the first
- *              axis whose index is checked per load, or 1 if there is no such axis.
+ *              d<node>. The other indices are checked per load without a branch: if one is out of bounds, the element
+ *              at the base address is read and replaced by 0.
  *   in bounds  All indices are proven in bounds: no check.
  */
 #include "emit_load.h"
@@ -72,9 +71,10 @@ static int emitload_first(const fxa__emit *e, int32_t node) {
     return d;
 }
 
-/* Writes the statements that set d<node>, the base address of a load for the current head, and n<node>, which is 0 if
- * an index is out of bounds for the entire head, else the size of axis emitload_first, or 1 if no axis is checked per
- * load. */
+/* Writes the statements that set two variables of a load, for the current head:
+ * - d<node>: the base address.
+ * - n<node>: 0 if an index is out of bounds for the entire head; otherwise the size of the axis emitload_first, or 1 if
+ *   no index is checked per load. */
 static void emitload_base(const fxa__emit *e, int32_t node, fxa__writer *w) {
     const char *args = fxa__lower_emit_args(e->dialect);
     const fxa__node *n = &e->p->nodes[node];

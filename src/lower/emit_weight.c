@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Estimates the compile time of emitted text (emit.h) from the weights of operations, rows WEIGHT of ops.def.
+ * Estimates the compile time of emitted text (emit.h) from the weights of operations in ops.def (macro WEIGHT).
  */
 #include "emit_load.h"
 

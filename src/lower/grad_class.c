@@ -10,8 +10,8 @@ enum { GRAD_SCORE = 1 << FXA_INPUT_SCORE | 1 << FXA_INPUT_DSCORE, GRAD_HEADS = 1
 /* Returns true if a set of inputs contains an input that varies with the row and an input that varies with the key. */
 static bool grad_is_of_pair(uint32_t inputs) { return (inputs & FXA__OF_ROW) && (inputs & FXA__OF_KEY); }
 
-/* Returns the class of a gradient from g->index, the inputs that its indices depend on, and g->separators, the inputs
- * that are an index by themselves. diagonal: all indices depend on q and k through q - k only. */
+/* Returns the class of a gradient from two sets: g->index, the inputs on which its indices depend, and g->separators,
+ * the inputs that are used directly as an index. diagonal: all indices depend on q and k through q - k only. */
 static fxa__grad_kind grad_kind(const fxa__grad *g, bool diagonal) {
     if (g->index & GRAD_SCORE) return FXA__GRAD_SCATTER;
     if (grad_is_of_pair(g->index)) {
@@ -54,7 +54,7 @@ uint32_t fxa__lower_grad_separators(const fxa_program *d, int32_t tensor) {
     uint32_t separators = first < 0 ? UINT32_MAX : 0;
     for (int32_t j = 0; first >= 0 && j < d->outputs[first].n_index; j++) {
         int32_t index = d->outputs[first].index[j];
-        bool everywhere = true; /* true: index j is the same node in all outputs (equal nodes were merged) */
+        bool everywhere = true; /* true: index j is one node in all outputs that add to the gradient of `tensor` */
         for (int32_t i = first; i >= 0; i = grad_next(d, tensor, i + 1))
             everywhere = everywhere && d->outputs[i].index[j] == index;
         if (everywhere) separators |= fxa__node_input(&d->nodes[index]);

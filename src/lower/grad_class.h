@@ -17,8 +17,8 @@
 typedef enum fxa__grad_kind {
     FXA__GRAD_ONE,      /* one element for all pairs; always the class of params */
     FXA__GRAD_HEAD,     /* one element per b, h or (b, h): sums over all rows and keys */
-    FXA__GRAD_ROW,      /* the element depends on q or q_row, may depend on b, h: row sums, computed with dQ */
-    FXA__GRAD_KEY,      /* the element depends on k or k_row, may depend on b, h: column sums, computed with dK, dV */
+    FXA__GRAD_ROW,      /* an index depends on q or q_row, maybe on b, h: sums over keys, computed with dQ */
+    FXA__GRAD_KEY,      /* an index depends on k or k_row, maybe on b, h: sums over rows, computed with dK, dV */
     FXA__GRAD_DENSE,    /* one element per pair: one index is q or q_row, another index is k or k_row */
     FXA__GRAD_DIAGONAL, /* one element per q - k: sums along diagonals */
     FXA__GRAD_SCATTER,  /* any other case, for example an index that depends on the score */
@@ -31,8 +31,8 @@ typedef struct fxa__grad {
     /* inputs that decide which element of the gradient is added to; the gradient is summed over all other inputs */
     uint32_t index;
     uint32_t value; /* inputs that the value added to the element depends on */
-    /* Inputs that are an index by themselves, like q in t[q, 0]. Pairs that differ in one of these inputs never add to
-     * the same element. */
+    /* Inputs that are used directly as an index, like q in t[q, 0]. Pairs that differ in one of these inputs never add
+     * to the same element. */
     uint32_t separators;
 } fxa__grad;
 

@@ -50,8 +50,8 @@ static bool interval_has_form(const fxa__interval_text *v, int32_t node) {
     return true;
 }
 
-/* Writes the lower bound, or with `largest` the upper bound, of an affine form over a tile. The text is the form with q
- * replaced by an end of the tile (q0 or q1) and k likewise (k0 or k1), by the signs of the coefficients. */
+/* Writes the lower bound, or with `largest` the upper bound, of an affine form over the tile q0..q1 x k0..k1. The text
+ * is the form with q replaced by q0 or q1, and k by k0 or k1: the sign of the coefficient selects the end. */
 static void interval_end(const fxa__linear *f, bool largest, fxa__writer *w) {
     fxa__write_format(w, "%lldLL", (long long)f->c);
     for (uint32_t i = 0; i < FXA_INPUT_COUNT; i++) {

@@ -22,18 +22,19 @@
 enum { FXA__INTERVAL_TABLES = 16 };
 
 /* Identifies a {min, max} table of tensor number `tensor`. The table has a row for each combination of indices of the
- * other axes; a row has the minimum and maximum of each block of elements along `axis`. */
+ * axes other than `axis`; a row has the minimum and maximum of each block of elements along `axis`. */
 typedef struct fxa__interval_table {
     int32_t tensor, axis;
 } fxa__interval_table;
 
 typedef struct fxa__interval_text {
-    /* generator of the mask's text; no node is hoisted, and a text in emit.given is the expression of an interval */
+    /* generator of the mask's text. All variables are local (emit.hoisted is 0). emit.given[i] is the expression of the
+     * interval of node i, not of its value. */
     fxa__emit emit;
     int32_t mask;       /* node of the mask output */
     fxa__linear *forms; /* [nodes] affine forms */
     int8_t *table;      /* [nodes] index in `tables` of the {min, max} table that a load reads; -1 = none */
-    uint8_t *order;     /* [nodes] order of statements: bits INTERVAL_LOADS, INTERVAL_CONJUNCT (interval.c) */
+    uint8_t *order;     /* [nodes] bits INTERVAL_LOADS, INTERVAL_CONJUNCT (interval.c), which order the statements */
     fxa__interval_table tables[FXA__INTERVAL_TABLES];
     int32_t n_tables; /* number of tables; once `tables` is full, the intervals of further loads are unbounded */
 } fxa__interval_text;
@@ -47,7 +48,7 @@ void fxa__lower_interval_close(fxa__interval_text *v);
  * k0..k1 (bounds inclusive). The body reads b, h, q_len, k_len, heads and the arguments `a`. It calls this function,
  * which the caller defines as fxa__interval_load on row `row` of table `table`:
  *     fxa__interval load_range(a, table, row, size, index)
- * The rows of a table (fxa__interval_table) are in row-major order of the indices of the other axes. */
+ * The rows of a table (fxa__interval_table) are in row-major order of the indices of all axes but the table's own. */
 void fxa__lower_interval_text(const fxa__interval_text *v, fxa__writer *w);
 
 /* Returns the number of ints of the {min, max} table of a tensor along `axis`. The tensor must not be empty. */

@@ -120,7 +120,8 @@ static void report_classes(report *r) {
 
 /* ---- Conjuncts --------------------------------------------------------------------------------------------------- */
 
-/* Prints a sum of three terms, as in "q + w - 1": the text `first`, the bound of `part` (NULL = no bound), and c. */
+/* Prints a sum of three terms, as in "q + w - 1": the text `first`, the node part->bound with its sign (no node if
+ * `part` is NULL), and c. */
 static void report_sum(report *r, const char *first, int64_t c, const fxa__part *part) {
     bool empty = *first == 0;
     fxa__write_format(&r->w, "%s", first);

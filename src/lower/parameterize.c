@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Turns constants into params; see parameterize.h. Programs that differ only in constants must become the same program,
- * so the order of the new params must not depend on the values of the constants. The canonical order of nodes depends
- * on these values, because commutative operands are sorted by digest. Constants are therefore numbered by a separate
- * walk from the outputs down, which visits the operands of a commutative operation in the order of their shape hashes.
- * The shape hash of a node ignores the values of constants that can become params. If two operands have the same shape
- * hash, either order gives the same program, unless another node uses one of the two operands too. Then programs that
- * differ only in constants may be compiled twice.
+ * so the order of the new params must not depend on the values of the constants. The order of nodes depends on these
+ * values, because the builder sorts the operands of commutative operations by hashes of the nodes, and the hash of a
+ * constant includes its value. Constants are therefore numbered by a separate walk from the outputs down, which visits
+ * the operands of a commutative operation in the order of their shape hashes. The shape hash of a node ignores the
+ * values of constants that can become params. If two operands have the same shape hash, either order gives the same
+ * program, unless another node uses one of the two operands too. Then programs that differ only in constants may be
+ * compiled twice.
  */
 #include "parameterize.h"
 

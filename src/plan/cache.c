@@ -49,8 +49,8 @@ static void cache_free_chain(fxa__cache *cache, cache_entry *entry) {
     }
 }
 
-/* Adds the entry to the garbage chain if it is outside the table and has no users. The caller holds the lock, as for
- * all functions from here to cache_build. */
+/* Adds the entry to the garbage chain if it is outside the table and has no users. The caller holds the lock of the
+ * cache. The functions from here to cache_build require that too. */
 static void cache_entry_collect(cache_entry *entry, cache_entry **garbage) {
     if (entry->in_table || entry->users > 0) return;
     FXA__ASSERT(entry->state != CACHE_BUILDING); /* the thread that builds the entry counts as a user */

@@ -14,7 +14,8 @@
 #include <stdbool.h>
 
 typedef struct fxa__disk_file {
-    uint8_t *data; /* [capacity] `size` bytes of contents; the caller frees the memory after a successful read */
+    /* `size` bytes of contents in an allocation of `capacity` bytes, which the caller frees after a successful read */
+    uint8_t *data;
     size_t size, capacity;
 } fxa__disk_file;
 

@@ -42,9 +42,9 @@ fxa_status fxa__plan_engine_check(const fxa__problem *p, const char *name, fxa_e
     return right ? FXA_OK : select_bad_name("problem.engine", name, p, err);
 }
 
-/* Sets *out to the engine that `name` selects or, if `name` is NULL, to the engine that the environment selects; to
- * NULL if neither selects one. Returns an error if `name` is wrong or the environment names an unknown engine. If the
- * environment names an engine of another device, the environment's name is ignored. */
+/* Sets *out to the engine called `name`. If `name` is NULL, sets *out to the engine that the environment selects, or to
+ * NULL if the environment selects none. Returns an error if `name` is wrong or the environment names an unknown engine.
+ * If the environment names an engine of another device, the environment's name is ignored. */
 static fxa_status select_named_engine(const fxa_context *ctx, const fxa__problem *p, const char *name,
                                       const fxa__engine **out, fxa_error *err) {
     *out = name ? fxa__engine_find(name) : NULL;

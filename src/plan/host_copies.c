@@ -4,7 +4,8 @@
  * address ranges. Ranges that overlap are joined, because slices of one tensor may interleave. Each joined range
  * becomes one allocation on the device.
  *
- *     host memory --copy--> device allocations --run--> written ranges --copy--> buffers here --elements--> host memory
+ *     caller's memory --ranges--> device allocations --run--> device allocations
+ *     device allocations --written ranges--> host buffers --written elements--> caller's memory
  *
  * The written elements reach the caller's memory only after all copies succeeded, so a failure changes nothing in the
  * caller's memory. Bytes between elements are not written, because another thread may own them.
@@ -242,7 +243,7 @@ static fxa_status copies_run(host_copies *s, const fxa_args *args, fxa_error *er
     checked.workspace = NULL;
     FXA_TRY(fxa__bound_args_make(plan->problem, &checked, 0, true, s->views, &bound, err));
     fxa__progress progress = {.fn = bound.progress_fn, .user = bound.progress_user, .total = 1};
-    /* fxa_plan_run must not report progress: this function reports the end, after the results have been copied */
+    /* fxa_plan_run gets no progress callback: this function reports the end, after the results have been copied */
     checked.progress = NULL;
     const fxa__run_region_list list = {&plan->problem->in, &checked, 0};
     s->args = checked;

@@ -18,8 +18,9 @@
 
 typedef struct fxa__lru_node {
     uint8_t key[16];
-    struct fxa__lru_node *chain;         /* next node in the same bucket */
-    struct fxa__lru_node *newer, *older; /* neighbours in the order of last use; NULL = none, or not in the order */
+    struct fxa__lru_node *chain; /* next node in the same bucket */
+    /* neighbours in the order of last use; NULL = there is no such neighbour, or the node is not in the order */
+    struct fxa__lru_node *newer, *older;
 } fxa__lru_node;
 
 typedef struct fxa__lru {

@@ -99,8 +99,8 @@ void fxa__support_cache_drop(fxa__support_cache *support);
  * Fails only if the query itself fails or memory runs out. */
 fxa_status fxa__support_get(fxa_context *ctx, fxa__instance *instance, fxa__analysis *a, fxa_support *out,
                             fxa_error *err);
-/* Caches a compiler's refusal for p and for all problems with this code key. The refusal replaces their cached
- * results. */
+/* Caches a compiler's refusal for p and for all problems with this code key. For these problems fxa__support_get then
+ * returns the refusal, even if another result is cached. */
 void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, const fxa__problem *p,
                                const uint8_t code_key[16], const char *reason);
 
@@ -127,7 +127,8 @@ struct fxa_plan {
     /* bytes of workspace that the engine needs, without those of the check for out-of-bounds load indices
      * (problem/index_check.h) */
     size_t engine_workspace;
-    size_t workspace; /* bytes of workspace that a run needs: engine_workspace plus those of the index check */
+    size_t
+        workspace; /* bytes of workspace that a run needs: engine_workspace plus those of the check of load indices */
     bool deterministic;
     double constants[FXA__MAX_CONSTANTS]; /* scalar constants that runs pass to the code, which does not contain them */
     uint8_t key[16], code_key[16];

@@ -73,8 +73,8 @@ static uint64_t bytes_checksum(const void *data, size_t size) {
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
-/* Writes the header of plan bytes; `total` is the size of all the bytes. fxa_plan_save calls this function twice: first
- * with h->size and `total` 0, to measure the header, then to write it. */
+/* Writes the header of plan bytes. `total`: size of the plan bytes, header included. fxa_plan_save first calls this
+ * function with h->size 0 and `total` 0, to measure the header, and then again to write it. */
 static void bytes_write_header(const fxa_plan *plan, const bytes_header *h, uint64_t total, fxa__writer *w) {
     const fxa__engine *engine = plan->code->instance->engine;
     fxa__write_bytes(w, bytes_magic, sizeof bytes_magic);

@@ -33,7 +33,7 @@ static void request_add(fxa__request_key *key, bool *fits, const void *data, siz
         return;
     }
     FXA__ASSERT(key->size % 8 == 0);
-    /* The padding is in the last 8 bytes of the new data. */
+    /* Sets the last 8 bytes of the padded data to 0; the padding is in these bytes. */
     memset(key->data + key->size + padded - 8 * (padded > 0), 0, 8 * (padded > 0));
     if (size) memcpy(key->data + key->size, data, size);
     key->size += padded;

@@ -18,7 +18,8 @@
 
 enum {
     FXA__REQUEST_CACHE_ENTRIES = 256,
-    FXA__REQUEST_KEY_BYTES = 8192, /* bytes of a key; a longer key (30 captured tensors, for example) is not stored */
+    /* maximum size of a key; requests with longer keys (30 captured tensors, for example) are not cached */
+    FXA__REQUEST_KEY_BYTES = 8192,
     FXA__REQUEST_CACHE_REPORTS = 8 /* maximum number of reports, one for each engine, of a stored support query */
 };
 

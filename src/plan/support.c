@@ -71,7 +71,7 @@ static bool support_is_refused(fxa__support_cache *cache, const uint8_t code_key
     return entry != NULL;
 }
 
-/* Caches a support result under `key`. A result that is cached already is replaced by a refusal only. */
+/* Caches a support result under `key`. Only a refusal replaces a result that is cached already. */
 static void support_store(fxa__support_cache *cache, const uint8_t key[16], const fxa_support *answer) {
     support_entry *entry = fxa__alloc(cache->host, sizeof *entry);
     fxa__lru_node *garbage = entry ? &entry->node : NULL;
@@ -167,10 +167,11 @@ void fxa__support_cache_refuse(fxa_context *ctx, const fxa__instance *instance, 
     support_store(&ctx->support, key, &no);
     support_store(&ctx->support, code_key, &no);
     atomic_fetch_add(&ctx->support.refusals, 1);
-    fxa__request_cache_drop(&ctx->requests); /* a stored report may say that p is supported */
+    fxa__request_cache_drop(&ctx->requests); /* a report in that cache may say that p is supported */
 }
 
-/* Counts n queries and n hits: the request cache has returned n support results in place of this cache. */
+/* Counts n queries and n hits of the support cache. Called if the request cache has returned n support results, so that
+ * the support cache was not searched. */
 static void support_count(fxa__support_cache *cache, size_t n) {
     fxa__lock_take(&cache->lock);
     cache->queries += n;

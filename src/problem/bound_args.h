@@ -19,8 +19,8 @@ typedef struct fxa__bound_args {
      * params from slots, and the members `scale`, `seed` and `params` are not used. */
     double scale;
     /* [slot] Scales of 8-bit operands.
-     * - load: factor of elements after they are read. 1 on a device, because kernels read the scale slots.
-     * - store: factor of elements before they are written. 1 on a device.
+     * - load: factor that multiplies elements read from memory. 1 on a device, because kernels read the scale slots.
+     * - store: factor that multiplies elements before they are written. 1 on a device.
      * - amax: address that receives the maximum absolute value of the elements, or NULL.
      * dS, the gradient of the scores, has no slot: store[FXA_SLOT_DO] and amax[FXA_SLOT_DO] belong to dS. */
     double load[FXA__SCALED_SLOTS], store[FXA__SCALED_SLOTS];
@@ -56,9 +56,9 @@ typedef struct fxa__bound_args {
 fxa_status fxa__bound_args_make(const fxa__problem *p, const fxa_args *args, size_t engine_workspace, bool readable,
                                 fxa_view *views, fxa__bound_args *out, fxa_error *err);
 
-/* Like fxa__bound_args_make, but checks only the arguments that a program reads: tables, params and captured tensors.
- * `views` needs capacity for 2 * n_captures + n_bprop_captures views. Slots of operands are copied unchecked and may be
- * NULL. */
+/* Like fxa__bound_args_make, but checks only the arguments that a program reads: lengths, offsets, tables of index
+ * maps, params and captured tensors. `views` needs capacity for 2 * n_captures + n_bprop_captures views. Slots of
+ * operands are copied unchecked and may be NULL. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *p, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err);
 

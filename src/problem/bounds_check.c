@@ -13,8 +13,8 @@
 #include <string.h>
 
 /* Maximum number of node evaluations of the search over all pairs of a row and a key; the search of random pairs has
- * the same limit. Each takes at most 1 to 2 seconds. For a program with 8 nodes this is enough for 4 million pairs,
- * because the search counts two evaluations per node and pair. */
+ * the same limit. Each search takes at most 1 to 2 seconds. For a program with 8 nodes this is enough for 4 million
+ * pairs, because the search counts two evaluations per node and pair. */
 #define QUERY_BUDGET ((uint64_t)1 << 26)
 enum { QUERY_SAMPLES = 1 << 16, QUERY_ROWS = 2 * FXA_MAX_TENSORS * FXA_MAX_RANK };
 

@@ -98,7 +98,7 @@ int64_t fxa__row_offset(const fxa__problem *p, const fxa__seq *seq, const fxa_op
                         const fxa__bound_args *bound, int64_t b, int64_t h, int64_t s) {
     const fxa_problem *in = &p->in;
     int64_t outer = b, position = s;
-    /* the sequences of packed tensors have no batch axis: stride[0] is 0 */
+    /* packed tensors have no batch axis (stride[0] is 0): a sequence starts at a position on axis 2 */
     if (in->flags & FXA_VARLEN) position += is_key ? seq->k_start : seq->q_start;
     if (is_key && (in->flags & FXA_PAGED)) {
         const int32_t *pages = bound->slot[FXA_SLOT_PAGES];

@@ -174,7 +174,8 @@ static uint32_t index_inputs(const fxa_program *p) {
     return reads;
 }
 
-/* Returns true if the mask depends on a load with indices. `from`: scratch memory, one byte per node. */
+/* Returns true if the mask depends on a load that has indices (a load from a tensor of rank 0 has none). `from`:
+ * scratch memory, one byte per node. */
 static bool index_mask_loads(const fxa_program *p, uint8_t *from) {
     for (int32_t i = 0; i < p->n_nodes; i++) {
         const fxa__node *n = &p->nodes[i];

@@ -15,11 +15,11 @@
 
 #include <string.h>
 
-/* State of a node at one pair. */
+/* Bits of the state of a node at one pair of a row and a key. */
 enum {
-    INDEX_NEEDED = 1, /* the result needs the node */
+    INDEX_NEEDED = 1, /* an output of the program needs the node's value */
     INDEX_MISSED = 2, /* the node's value depends on an out-of-bounds load */
-    INDEX_DERIVED = 4 /* the result needs the node's derivative */
+    INDEX_DERIVED = 4 /* an output needs the node's derivative */
 };
 
 /* Returns the first axis on which the index of load n is out of bounds; -1 if all indices are in bounds. */

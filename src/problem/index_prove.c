@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Proves that no run of a problem has an out-of-bounds index where the result needs the element, for any contents of
- * the tensors. The proof builds a program whose mask is true where a needed index is out of bounds. Range analysis must
- * then prove that this mask is always false. The new program contains the mask and the conditions of the problem's
- * program, so the load of `t[q - k]` with `mask = q >= k && q - k < n` is proven to be in bounds.
+ * Proves that no load whose element the result needs has an out-of-bounds index in any run of a problem, for any
+ * contents of the tensors. The proof builds a program whose mask is true where an index of such a load is out of
+ * bounds. Range analysis must then prove that this mask is always false. The new program contains the mask and the
+ * conditions of the problem's program, so the load of `t[q - k]` with `mask = q >= k && q - k < n` is proven to be in
+ * bounds.
  */
 #include "geometry.h"
 #include "index_check.h"
@@ -11,8 +12,8 @@
 
 #include "../base/invariant.h"
 
-/* `b` builds a program from `program`, the problem's program. Both arrays have one value of the new program per node of
- * `program`:
+/* `b` builds a program from `program`, the problem's program. The arrays node and miss have one value of the new
+ * program per node of `program`:
  * - node: the value of the node itself.
  * - miss: a bool that is true if the node depends on an out-of-bounds load; PROVE_NEVER = always false. */
 typedef struct prove_values {
@@ -50,9 +51,9 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* Returns a bool, in the program that v->b builds, for one operand x of a node `x && decider` or `x || decider`. The
- * bool is true where x depends on an out-of-bounds load (`miss`) and `decider` alone does not decide the result.
- * Returns `miss` unchanged if `decider` too may depend on an out-of-bounds load. */
+/* For the other operand of a node `operand && decider` or, if is_or, `operand || decider`. Returns a bool, in the
+ * program that v->b builds, that is true where the operand depends on an out-of-bounds load (`miss`) and the value of
+ * `decider` does not decide the result alone. Returns `miss` itself if `decider` may depend on such a load too. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {
     fxa_value x = v->node[decider];
     if (miss == PROVE_NEVER || v->miss[decider] != PROVE_NEVER) return miss;
@@ -135,7 +136,7 @@ fxa_status fxa__index_prove(fxa__host *host, const fxa_problem *p, const fxa_pro
     fxa_status status = v.node ? FXA_OK : fxa__fail_memory(err, "a proof that indices are inside");
     if (status == FXA_OK) {
         v.miss = v.node + n;
-        fxa_error too_large; /* is ignored: if the new program is too large, nothing is proven */
+        fxa_error too_large; /* this error is ignored: if the new program is too large, nothing is proven */
         if (fxa__builder_import(v.b, program, v.node)) prove_fill(&v);
         if (fxa_builder_finish(v.b, &misses, &too_large) == FXA_OK) {
             fxa_tile_bounds box;

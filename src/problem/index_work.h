@@ -28,7 +28,7 @@ typedef struct fxa__index_work {
     /* true = the derivative of the score is computed: a backward pass without a user-written backward program */
     bool derives;
     bool by_score;   /* true = the score may decide which loads the result needs */
-    bool mask_loads; /* true = the mask depends on a load with indices */
+    bool mask_loads; /* true = the mask depends on a load from a tensor of rank 1 or more */
     fxa__seq seq;
     int64_t b, h;
     /* weight: number of pairs that each evaluated pair counts for, see fxa__miss.weight.

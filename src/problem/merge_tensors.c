@@ -28,7 +28,7 @@ void fxa__merge_row(double *o_a, double *lse_a, const double *o_b, double lse_b,
     double w_a = exp(*lse_a - m), w_b = exp(lse_b - m), sum = w_a + w_b;
     FXA__ASSERT(!(sum < 1)); /* the larger LSE has weight 1, unless the weight is NaN */
     if (w_b == 0 && w_a == w_a) return;
-    bool skip_a = w_a == 0 && w_b == w_b; /* false if a weight is NaN: o_a then becomes NaN */
+    bool skip_a = w_a == 0 && w_b == w_b; /* false if a weight is NaN: the formula then makes o_a NaN */
     for (int64_t i = 0; i < d; i++) o_a[i] = skip_a ? o_b[i] : (w_a * o_a[i] + w_b * o_b[i]) / sum;
     *lse_a = m + log(sum);
 }

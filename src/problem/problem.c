@@ -16,8 +16,8 @@
 
 #include <string.h>
 
-/* Minimum struct_size: a caller's struct must contain the sizes. Fields that a shorter struct lacks are read as 0,
- * which means none, default or off. */
+/* Minimum struct_size: a caller's struct must contain all members before total_q, such as b, sq and d_qk. Later members
+ * that the struct lacks are read as 0, which means none, default or off. */
 #define PROBLEM_MIN_SIZE offsetof(fxa_problem, total_q)
 
 /* Retains and returns a program, which may be NULL. */
@@ -54,8 +54,8 @@ static fxa_status problem_copy(fxa__host *host, const fxa_problem *from, fxa__pr
     return FXA_OK;
 }
 
-/* Replaces the inputs q_row and k_row by q and k in the score program and the backward program, where the problem makes
- * them equal. */
+/* Replaces the input q_row by q, and k_row by k, in the score program and the backward program, where the two inputs
+ * always have the same value in this problem. */
 static fxa_status problem_drop_row_inputs(fxa__problem *p, fxa_error *err) {
     fxa_program *masked = p->program;
     uint32_t identity = fxa__identity_inputs(&p->in);

@@ -21,11 +21,11 @@ typedef struct fxa__problem {
      * - captures and target point into this object. program and bprop, if not NULL, are retained.
      * - engine is NULL, because the plan stores the engine. */
     fxa_problem in;
-    /* The program that engines lower, never NULL: in.program with built-in masks appended, and with q_row and k_row
-     * replaced by q and k if the problem makes them equal. */
+    /* The program that engines lower, never NULL: in.program with built-in masks appended. q_row is replaced by q, and
+     * k_row by k, where the two always have the same value in this problem. */
     fxa_program *program;
-    /* The user-written backward program, with q_row and k_row replaced by q and k if the problem makes them equal.
-     * NULL = gradients come from the derivative of `program`. */
+    /* The user-written backward program, with q_row and k_row replaced as in `program`. NULL = gradients come from the
+     * derivative of `program`. */
     fxa_program *bprop;
     bool f64;            /* true if q is f64: arithmetic and programs run in f64 */
     bool indices_proven; /* true if FXA_BOUNDS_CHECK is set and every index is proven in bounds: runs check no index */

@@ -101,7 +101,7 @@ void fxa__problem_write(const fxa__problem *problem, uint32_t parts, fxa__writer
     const fxa_problem *p = &problem->in;
     uint32_t format = write_format(p, parts);
     bool geometry = parts & FXA__WITH_GEOMETRY;
-    FXA__ASSERT(!(parts & ~(uint32_t)FXA__WITH_ALL)); /* an unknown bit would give the problem a second key */
+    FXA__ASSERT(!(parts & ~(uint32_t)FXA__WITH_ALL)); /* an unused bit of `parts` would change the key */
     fxa__write_u32(w, format);
     fxa__write_u32(w, parts == FXA__WITH_ALL ? 1 : parts << 1);
     fxa__write_u32(w, p->pass);

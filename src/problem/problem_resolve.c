@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Computes explicit strides for every operand and capture of a checked problem, and the normal form of every index map.
- * Refuses tensors whose byte range does not fit in 64 bits, and maps whose coordinates do not fit in 32 bits.
+ * Computes explicit strides for every operand and capture of a checked problem. Fills in the defaults of every index
+ * map and clears its unused members. Refuses tensors whose byte range does not fit in 64 bits, and maps whose
+ * coordinates do not fit in 32 bits.
  */
 #include "geometry.h"
 #include "problem_private.h"
@@ -169,10 +170,11 @@ static bool resolve_is_bounded(const fxa_problem *p) {
                                        (p->window_right >= 0 && p->window_right < INT32_MAX));
 }
 
-/* Checks that the coordinates q, after the shift of BOTTOM_RIGHT, and the distances q - k of a window fit in 32 bits.
- * Otherwise they would wrap in the program, and the mask would be wrong. Coordinates that count from 0 in each sequence
- * always fit. Start positions, tables and offsets are known only at run time and are not checked here; coordinates
- * computed from them may wrap. */
+/* Checks that these values fit in 32 bits, because the mask would be wrong if they wrapped in the program:
+ * - the coordinate q of each row, after the shift of BOTTOM_RIGHT
+ * - q - k of each row and key, if a window bounds q - k
+ * With identity maps and without global lengths, they always fit. Coordinates that depend on start positions, tables or
+ * offsets are known only at run time: they are not checked and may wrap. */
 static fxa_status resolve_alignment(const fxa_problem *p, fxa_error *err) {
     int64_t lo, hi, key_lo, key_hi, shift_lo, shift_hi;
     bool own =

@@ -50,14 +50,14 @@ void fxa__region_drop_strides(fxa__region *r) {
 }
 
 bool fxa__region_is_nested(const fxa__region *r) {
-    uint64_t inner = 0; /* extent, in elements, of the axes that are done */
+    uint64_t inner = 0; /* extent, in elements, of the axes marked in `done` */
     bool done[FXA_MAX_RANK] = {false};
     if (fxa__region_is_empty(r)) return true;
     for (int32_t n = 0; n < r->rank; n++) {
         int32_t least = -1;
         for (int32_t i = 0; i < r->rank; i++)
             if (!done[i] && (least < 0 || region_abs(r->stride[i]) < region_abs(r->stride[least]))) least = i;
-        FXA__ASSERT(least >= 0); /* n axes are done, and n < rank */
+        FXA__ASSERT(least >= 0); /* `done` marks only n < rank axes, so an axis is left */
         done[least] = true;
         if (r->size[least] == 1) continue;
         if (region_abs(r->stride[least]) <= inner) return false;

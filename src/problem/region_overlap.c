@@ -36,17 +36,17 @@ typedef struct overlap_axis {
     int64_t stride, lo, hi;
 } overlap_axis;
 
-/* The sums that the terms of the last axes of the search can have: overlap_search.reach[i] is for axes i to n - 1, and
- * reach[n] is for no axis, with the sum 0. */
+/* The possible sums of terms stride * c, one term of each axis from i to n - 1 of the search (overlap_search.reach[i]).
+ * All sums are multiples of the stride of axis n - 1. reach[n] is for no axis: the only sum is 0. */
 typedef struct overlap_reach {
-    int64_t lo, hi; /* smallest and largest sum; every sum is a multiple of the last axis's stride */
-    bool all;       /* true = every multiple of the last axis's stride in lo..hi is such a sum */
+    int64_t lo, hi; /* smallest and largest sum of the terms */
+    bool all;       /* true = the terms can sum to every multiple of the last axis's stride in lo..hi */
 } overlap_reach;
 
-/* A stored failure of the search: the terms of axes `from` - 1 to n - 1 cannot sum to `rest`. */
+/* A stored failure of the search: no terms stride * c of the axes `from` - 1 to n - 1 have the sum `rest`. */
 typedef struct overlap_memo {
     int64_t rest;
-    int from; /* 0 = no failure is stored */
+    int from; /* first axis of the failure, plus 1; 0 = no failure is stored */
 } overlap_memo;
 
 typedef struct overlap_search {
@@ -76,8 +76,8 @@ static int64_t overlap_mod(int64_t a, int64_t positive) {
 
 /* ---- Axes -------------------------------------------------------------------------------------------------------- */
 
-/* Adds lo..hi to the range of the factor c of the axis with stride `stride`. If there is no such axis, inserts one in
- * the order of the strides. */
+/* Adds lo..hi to the range of the factor c in the term stride * c of the axis with this stride. If there is no such
+ * axis, inserts one in the order of the strides. */
 static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t hi) {
     int at = 0;
     while (at < s->n && s->axis[at].stride > stride) at++;
@@ -90,8 +90,9 @@ static void overlap_add(overlap_search *s, int64_t stride, int64_t lo, int64_t h
     s->axis[at].hi += hi;
 }
 
-/* Adds the axes of region a or b to the search. The factor c of an axis is the index along the axis; for region b, the
- * negated index. Strides are made positive, and indices count from the region's lowest byte. */
+/* Adds the axes of region a or b to the search. The factor c in the term stride * c of an axis is the index along the
+ * axis for region a, the negated index for region b. If the stride of an axis is negative, its absolute value is the
+ * stride, and the index counts from the end of the axis. */
 static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_b) {
     for (int32_t i = 0; i < r->rank; i++) {
         int64_t most = r->size[i] - 1;
@@ -101,9 +102,10 @@ static void overlap_add_region(overlap_search *s, const fxa__region *r, bool is_
     }
 }
 
-/* Adds the last axis: byte offsets from -(b - 1) to a - 1, for elements of a and b bytes. All terms of the other axes
- * are multiples of `divisor`, so an offset is possible only if *rest minus the offset is a multiple of `divisor` too.
- * Rounds *rest down to a multiple of `divisor`. Returns false if no offset is possible: the regions are disjoint. */
+/* Adds the last axis, for the difference of two byte offsets: one within an element of a bytes, one within an element
+ * of b bytes. All strides are multiples of `divisor`, so a difference is possible only if it equals *rest modulo
+ * `divisor`. Rounds *rest down to a multiple of `divisor`. Returns false if no difference is possible: the regions are
+ * disjoint. */
 static bool overlap_add_bytes(overlap_search *s, int64_t a, int64_t b, int64_t *rest) {
     int64_t divisor = 0;
     for (int i = 0; i < s->n; i++) divisor = overlap_gcd(s->axis[i].stride, divisor);
@@ -132,7 +134,8 @@ static bool overlap_join(overlap_search *s) {
     return false;
 }
 
-/* Sets s->reach, the possible sums of the last axes. The stride of the last axis (byte offsets) divides all strides. */
+/* Sets s->reach[i] to the possible sums of terms stride * c of the axes i to n - 1. The stride of the last axis (byte
+ * offsets) divides all strides. */
 static void overlap_set_reach(overlap_search *s) {
     int64_t divisor = s->axis[s->n - 1].stride;
     s->reach[s->n] = (overlap_reach){0, 0, true};
@@ -148,14 +151,14 @@ static void overlap_set_reach(overlap_search *s) {
 
 /* ---- Search ------------------------------------------------------------------------------------------------------ */
 
-/* Returns the element of s->memo for the axes `at` to n - 1 and the remainder `rest`. */
+/* Returns the entry of s->memo, chosen by a hash, for the axes `at` to n - 1 and the sum `rest`. */
 static overlap_memo *overlap_memo_of(overlap_search *s, int at, int64_t rest) {
     uint64_t mixed = ((uint64_t)rest * OVERLAP_AXES + (uint64_t)at) * UINT64_C(0x9E3779B97F4A7C15);
     return &s->memo[mixed >> 32 & (OVERLAP_MEMO - 1)];
 }
 
-/* Returns FXA__OVERLAPPING if the terms of axes `at` to n - 1 can sum to `rest`, FXA__DISJOINT if they cannot,
- * FXA__OVERLAP_UNKNOWN if the search has used up its steps. */
+/* Returns FXA__OVERLAPPING if `rest` is a possible sum of terms stride * c of the axes `at` to n - 1, FXA__DISJOINT if
+ * `rest` is no such sum, FXA__OVERLAP_UNKNOWN if the search has used up its steps. */
 static fxa__overlap overlap_find(overlap_search *s, int at, int64_t rest) {
     const overlap_reach *r = &s->reach[at], *inner = &s->reach[at + 1];
     if (rest < r->lo || rest > r->hi) return FXA__DISJOINT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Table of the scale slots of 8-bit operands; see scales.h. Each row belongs to an operand: an operand that the pass
- * reads has a descale, an operand that the pass writes has a scale and an amax. dS (score gradient times score scale)
- * is not an operand. The scale and amax of dS use the rows of dO, which has the same dtype and is never written.
+ * reads has a descale, an operand that the pass writes has a scale and an amax. The scale and amax of dS (score
+ * gradient times score scale), which is no operand, belong to dO: dO has the same dtype, and no pass writes it.
  */
 #include "scales.h"
 
@@ -37,7 +37,7 @@ static const scale_row scale_rows[] = {
 };
 enum { SCALE_ROWS = sizeof scale_rows / sizeof *scale_rows };
 
-/* Returns the operand whose scale or amax a row of the table is for. */
+/* Returns the operand to which a row of the table belongs. */
 static const fxa__operand_info *scale_operand(const scale_row *row) {
     size_t i = 0;
     while (fxa__operand_info_get(i)->slot != row->operand) i++;
@@ -66,7 +66,7 @@ static fxa__scale_use scale_use(const fxa_problem *p, const scale_row *row) {
 }
 
 fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot) {
-    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* fast path, for the calls for every slot of each run */
+    if (!(p->flags & FXA_SCALED)) return FXA__SCALE_NONE; /* fast path: called for every slot of every run */
     const scale_row *row = scale_find(slot);
     return row ? scale_use(p, row) : FXA__SCALE_NONE;
 }

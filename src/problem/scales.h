@@ -10,7 +10,7 @@
 
 typedef enum fxa__scale_use {
     FXA__SCALE_NONE,    /* the problem has no use for the slot: setting it is an error */
-    FXA__SCALE_IGNORED, /* used by the other pass only */
+    FXA__SCALE_IGNORED, /* only the other pass (backward or forward) uses the slot */
     FXA__SCALE_READ,
     FXA__SCALE_WRITTEN /* the run writes an amax to the slot */
 } fxa__scale_use;
@@ -20,8 +20,8 @@ fxa__scale_use fxa__scale_use_of(const fxa_problem *p, fxa_slot slot);
  * FXA_SCALED. */
 const char *fxa__scale_missing_operand(const fxa_problem *p, fxa_slot slot);
 
-/* Checks a problem with FXA_SCALED, for fxa__problem_check: an operand must be 8-bit, and no result may be accumulated
- * into an operand that has a scale. */
+/* Checks a problem with FXA_SCALED, for fxa__problem_check: at least one operand must be 8-bit, and no result may be
+ * accumulated into an operand that has a scale. */
 fxa_status fxa__scales_check(const fxa_problem *p, fxa_error *err);
 /* Checks that scales in host memory are finite and positive. */
 fxa_status fxa__scales_check_values(const fxa_problem *p, void *const *slot, fxa_error *err);

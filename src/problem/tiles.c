@@ -36,16 +36,16 @@ static void tiles_shift_rows(const fxa_problem *p, fxa_tile_bounds *box) {
     box->hi[FXA_INPUT_Q] = fits ? (int32_t)hi : INT32_MAX;
 }
 
-/* Sets an axis of the box to the range of base + step * i for i in i.first..i.last, which fits in 32 bits because
- * fxa__problem_create checks the maps. */
+/* Sets an axis of the box to the range of base + step * index over all indices of the slice i. The range fits in 32
+ * bits, because fxa__problem_create checks the maps. */
 static void tiles_set_line(fxa_tile_bounds *box, fxa_input axis, int64_t base, int64_t step, fxa__slice i) {
     int64_t x = base + step * i.first, y = base + step * i.last;
     box->lo[axis] = (int32_t)fxa__min_i64(x, y);
     box->hi[axis] = (int32_t)fxa__max_i64(x, y);
 }
 
-/* Sets the axis of the box to the coordinates of the first indices of *rest, as many as are in one segment of the map,
- * and removes these indices from *rest. Returns false if *rest is empty. */
+/* Removes the first indices of *rest, up to the end of the map's segment that contains them, and sets the axis of the
+ * box to the range of their coordinates. Returns false if *rest is empty. */
 static bool tiles_next_line(const fxa_index_map *map, fxa_input axis, fxa__slice *rest, fxa_tile_bounds *box) {
     if (rest->first > rest->last) return false;
     fxa__slice i = *rest;
@@ -113,8 +113,8 @@ fxa_tile_class fxa__tile_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice
     return all;
 }
 
-/* Maximum number of range analyses of a node in one count of tiles, such as 400,000 rectangles of tiles with a mask of
- * 20 nodes: one to a few seconds of work. */
+/* Maximum work of one count of tiles, one to a few seconds. The unit is the range analysis of one node of the mask, so
+ * this is enough for 400,000 rectangles of tiles if the mask has 20 nodes. */
 #define TILES_WORK ((int64_t)1 << 23)
 
 /* If tiles are single pairs, a mixed rectangle with at most this many tiles is counted pair by pair. */

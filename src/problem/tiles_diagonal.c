@@ -2,7 +2,8 @@
  *
  * Counts tiles of masks that depend on q and k only through q - k, such as causal masks, windows and dilated windows.
  * These masks may also read b, h, lengths and params. All tiles of a diagonal have the same class, so a grid of n x n
- * tiles is counted by its (2 n - 1) diagonals, whose ranges are halved like rectangles.
+ * tiles is counted by its 2 n - 1 diagonals of tiles. A range of diagonals is classified in one step, and halved while
+ * it is mixed.
  */
 #include "tiles.h"
 
@@ -12,8 +13,8 @@
 
 /* ---- Masks that depend on q - k only ----------------------------------------------------------------------------- */
 
-/* Returns true if the mask is constant along the diagonals of `box`, a box with the coordinates of all counted pairs of
- * a row and a key. Also returns false if memory runs out; the tiles are then counted by rectangles, without memory. */
+/* Returns true if the mask depends on q and k only through q - k within `box`, which contains the coordinates of all
+ * rows and keys. Also returns false if memory runs out; tiles.c then counts rectangles, which needs no memory. */
 static bool diagonal_mask(const fxa__tile_grid *g, const fxa_tile_bounds *box) {
     const fxa_program *p = g->program;
     int32_t mask = fxa__program_output(p, FXA__OUT_MASK);
@@ -77,8 +78,8 @@ static uint64_t diagonal_below(int64_t offset, int64_t nq, int64_t nk) {
     return n * (n + 1) / 2 - past * (past + 1) / 2 - above * (above + 1) / 2;
 }
 
-/* Returns the class of a range of diagonals of tiles. Classifies only coordinates k in 0..tile_k - 1, because the mask
- * is constant along each diagonal. */
+/* Returns the class of all tiles on a range of diagonals of tiles. Classifies one box that has the same values of q - k
+ * as these tiles, with k in 0..tile_k - 1. */
 static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, fxa__slice offsets) {
     fxa_tile_bounds box = fxa__tile_full_box(g);
     box.lo[FXA_INPUT_K] = 0;
@@ -89,7 +90,7 @@ static fxa_tile_class diagonal_class(const fxa__tile_grid *g, int64_t distance, 
     return fxa__tile_box(g, &box);
 }
 
-/* Returns the class of a single diagonal by evaluating the pairs of its first tile. */
+/* Returns the class of the tiles of one diagonal by evaluating each pair (q, k) of the first tile. */
 static fxa_tile_class diagonal_class_by_pairs(const fxa__tile_grid *g, int64_t offset) {
     int64_t q = fxa__max_i64(offset, 0) * g->tile_q, k = fxa__max_i64(-offset, 0) * g->tile_k;
     return fxa__tile_bruteforce_class(g, (fxa__slice){q, q + g->tile_q - 1}, (fxa__slice){k, k + g->tile_k - 1});

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The builder, which makes every program, from text, calls or bytes. This file has the store of distinct nodes and the
- * outputs; declare.c has params and tensors, convert.c types operations, simplify.c folds them, canon.c makes the
- * program.
+ * outputs. declare.c has params and tensors, convert.c the types of operations, simplify.c the folding of operations,
+ * and canon.c makes the finished program.
  *
  * The builder stores its first failure: later calls return -1 and fxa_builder_finish reports the failure, so callers
  * can chain calls without checks.
@@ -112,7 +112,7 @@ fxa__node fxa__builder_node(const fxa_builder *b, fxa_value x) {
 /* Returns the index in b->table of the entry with this digest, or of a free entry if no node has this digest. */
 static size_t build_slot(const fxa_builder *b, const fxa__digest *digest) {
     uint64_t start;
-    memcpy(&start, digest->byte, sizeof start); /* with any byte order, only the place in the table differs */
+    memcpy(&start, digest->byte, sizeof start); /* the byte order changes only positions in the table */
     size_t at = (size_t)start & (b->table_size - 1);
     while (b->table[at] && memcmp(&b->digests[b->table[at] - 1], digest, sizeof *digest) != 0)
         at = (at + 1) & (b->table_size - 1);

@@ -22,12 +22,12 @@
 /* State of one call of fxa_builder_finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* [n_outputs] they refer to nodes, params and tensors by the indices of the builder */
+    fxa__output *outputs; /* [n_outputs] nodes, params and tensors are given by their indices in the builder */
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS]; /* sorted by name */
     /* [index of a param or tensor in the builder] its index in the program */
     int32_t param_slot[FXA_MAX_PARAMS], tensor_slot[FXA_MAX_TENSORS];
-    int32_t *number; /* [value of the builder] number of the value's node in the program; -1 = the value is unused */
+    int32_t *number; /* [node of the builder] index of the node in the program; -1 = no output depends on it */
     int32_t *stack;  /* nodes on the path from an output to the current node of the postorder walk */
     int32_t n_numbered;
 } canon;
@@ -62,7 +62,8 @@ static bool canon_output(canon *c, const fxa__output *output) {
     return true;
 }
 
-/* Compares the targets of two gradients by kind, slot and index tuple; returns 0 if the targets are equal. */
+/* Compares the targets of two gradients by kind (param or tensor), by name of the param or tensor, and by the indices
+ * of a tensor element; returns 0 if the targets are equal. */
 static int canon_target_order(const canon *c, const fxa__output *x, const fxa__output *y) {
     if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
     const int32_t *slot = x->kind == FXA__OUT_DPARAM ? c->param_slot : c->tensor_slot;
@@ -158,7 +159,7 @@ static void canon_number(canon *c, fxa_value x) {
     }
 }
 
-/* Fills c->number with the numbers of the nodes that outputs depend on. Returns false if memory ran out. */
+/* Assigns numbers (c->number) to the nodes that outputs depend on. Returns false if memory ran out. */
 static bool canon_numbers(canon *c) {
     fxa_builder *b = c->b;
     c->number = fxa__alloc_array(b->host, b->n_nodes, sizeof *c->number);

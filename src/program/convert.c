@@ -71,7 +71,7 @@ static fxa_type convert_operands(fxa_builder *b, const fxa__op_info *op, fxa_val
         result = to = convert_common(b, x + 1, n - 1, FXA_BOOL);
         break;
     case FXA__SIG_TOF: return FXA_FLOAT;
-    default: return FXA_INT; /* FXA__SIG_TOI: int(x); fxa_builder_op has refused the only other signature */
+    default: return FXA_INT; /* FXA__SIG_TOI, as in int(x); fxa_builder_op has refused FXA__SIG_LEAF */
     }
     for (size_t i = first; i < n; i++) x[i] = fxa__builder_convert(b, x[i], to);
     return fxa__builder_failed(b) ? 0 : result;

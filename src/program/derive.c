@@ -20,7 +20,7 @@
 typedef struct derive_state {
     const fxa_program *p;
     fxa_builder *b;
-    fxa_value *value;   /* [n_nodes] each node of p as a value of b */
+    fxa_value *value;   /* [n_nodes] value of b that computes each node of p */
     fxa_value *adjoint; /* [n_nodes] adjoint of each node: sum of the contributions so far; -1 = none */
     bool *wanted;       /* [n_nodes] true = the node depends on the score, a float param or a load of floats */
 } derive_state;

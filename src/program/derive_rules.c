@@ -4,9 +4,9 @@
  * ops.def, so a row whose rule is missing in this file does not compile.
  *
  * "Zero wins": if the adjoint is exactly 0, every rule gives 0, even if the local derivative is infinite or NaN. A rule
- * therefore multiplies the adjoint with mulz, divides it with divz, or selects between the adjoint and 0. Plain * or /
- * is used on an adjoint only with a finite constant. Thus no gradient receives a NaN from an operand that a select does
- * not choose, or from a query and key that the mask excludes.
+ * therefore multiplies the adjoint with mulz or divides it with divz, whose result is 0 if the first operand is 0, or
+ * selects between the adjoint and 0. Plain * or / is used on an adjoint only with a finite constant. Thus no gradient
+ * receives a NaN from an operand that a select does not choose, or from a query and key that the mask excludes.
  *
  * Where an operation is not differentiable: min and max split the gradient of a tie in halves, clamp passes the entire
  * gradient to x at its bounds, abs has derivative 0 at 0, and min, max, abs and clamp give NaN operands no gradient.

@@ -53,7 +53,7 @@ fxa__val fxa__op_eval(uint32_t op, uint32_t result_type, uint32_t type, const fx
         if (result_type == FXA_FLOAT)
             y.f = r;
         else
-            y.i = (int32_t)r; /* exact: an int or bool result is a 32-bit integer in r */
+            y.i = (int32_t)r; /* no rounding: if the result is an int or bool, r is a 32-bit integer */
         return y;
     }
     int32_t r = type == FXA_INT ? row->ints(a.i, b.i, c.i) : row->bools(a.i, b.i, c.i);
@@ -75,7 +75,7 @@ bool fxa__view_offset(const fxa_view *view, const int32_t *index, int64_t *offse
     return true;
 }
 
-/* Sets *at to the offset of a load's element in its view. Returns false if the load is out of bounds. */
+/* Sets *at to the offset in `view` of the element that a load reads. Returns false if the load is out of bounds. */
 static bool eval_place(const fxa_view *view, const fxa__node *load, const fxa__val *vals, int64_t *at) {
     int32_t index[FXA_MAX_RANK];
     for (int i = 0; i < load->n_args; i++) index[i] = vals[load->arg[i]].i;

@@ -63,14 +63,14 @@ static double error_function(uint32_t op, double x, double y, double e) {
 /* Returns the error of y = a / b caused by the errors of a and b. */
 static double error_divide(double a, double b, double y, double e_a, double e_b) {
     if (e_a == 0 && e_b == 0) return 0;
-    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* y is infinite with the sign of a */
+    if (b == 0 && e_b == 0) return fabs(a) <= e_a ? INFINITY : 0; /* a / 0 is infinite; only its sign may be wrong */
     if (fabs(b) <= 2 * e_b) return INFINITY;
     return fabs(b) == INFINITY ? 0 : (e_a + error_through(y, e_b)) / (fabs(b) - e_b);
 }
 
 /* Returns the error of y = a ** b caused by the errors of a and b. */
 static double error_power(double a, double b, double y, double e_a, double e_b) {
-    /* the sign of the base is not certain, or the base may be 0 */
+    /* b is exact and positive; the sign of the base a is not certain, or a may be 0 */
     if (e_b == 0 && b > 0 && b < INFINITY && fabs(a) <= 2 * e_a)
         return b == floor(b) || a >= e_a ? pow(fabs(a) + e_a, b) + fabs(y) : INFINITY;
     if (a == 0 || b == 0 || fabs(a) == INFINITY || fabs(b) == INFINITY) return e_a == 0 && e_b == 0 ? 0 : INFINITY;

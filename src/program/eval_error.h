@@ -16,12 +16,12 @@ typedef struct fxa__arithmetic {
     double tiny;    /* results with a magnitude below `tiny` may become 0 */
     double largest; /* results with a magnitude above `largest` may become infinite */
     bool narrow;    /* true = constants and loads are rounded to f32 */
-    /* Returns the absolute error of a function or quotient y = op(x); a negative result selects the bound of
-     * function_ulps.h. NULL = function_ulps.h for every function. */
+    /* Returns the absolute error of y, the result of a function or division with first operand x; a negative number
+     * selects the default bound of eval_error.c. NULL = the default bounds for all operations. */
     double (*function)(uint32_t op, double x, double y);
 } fxa__arithmetic;
 
-/* Returns the error bounds of f64 or f32 arithmetic, with function_ulps.h as the bounds of all functions. */
+/* Returns the error bounds of f64 or f32 arithmetic; functions have the bounds of function_ulps.h. */
 fxa__arithmetic fxa__arithmetic_of(bool f64);
 
 /* Fills error[n_nodes] with bounds of the absolute error of every node (ints and bools: 0 or INFINITY). vals: the

@@ -235,8 +235,8 @@ FXA__RULE_FN fxa__real fxa__real_quotient(fxa__real a, fxa__real b) {
     if (!fxa__real_finite(a) || !fxa__real_finite(b) || (b.lo < 0x1p-100 && b.hi > -0x1p-100)) return fxa__real_any();
     return fxa__real_corners(a.lo / b.lo, a.lo / b.hi, a.hi / b.lo, a.hi / b.hi, a, b, false);
 }
-/* Returns bounds of a nondecreasing function with values lo and hi at the ends of a. An end of a may be infinite if the
- * function has a limit at that end. */
+/* Returns bounds of a nondecreasing function over the interval a, at whose ends the function has the values lo and hi.
+ * An end may be infinite if the function has a limit there. */
 FXA__RULE_FN fxa__real fxa__real_rising(fxa__real a, double lo, double hi) {
     return fxa__real_function(fxa__real_make(lo, hi, a.nan, false));
 }
@@ -333,13 +333,13 @@ FXA__RULE_FN fxa__interval fxa__interval_of_real(fxa__real a) {
 
 /* ---- Loads ------------------------------------------------------------------------------------------------------- */
 
-#define FXA__RULE_BLOCK 64 /* elements of a block; the table of a tensor has the {min, max} pair of each block */
-#define FXA__RULE_WALK 256 /* maximum blocks that the indices of a load may cover; else the load is unbounded */
+#define FXA__RULE_BLOCK 64 /* elements of a block; a table holds the {min, max} pair of each block of a tensor */
+#define FXA__RULE_WALK 256 /* a load that may read from more blocks is unbounded */
 
 FXA__RULE_FN fxa__i64 fxa__interval_n_blocks(fxa__i64 size) { return (size + FXA__RULE_BLOCK - 1) / FXA__RULE_BLOCK; }
 
-/* Returns the hull of `out` and of the {min, max} pairs of the blocks that contain elements first..last of a table row.
- * Returns `out` if first > last, and the unbounded interval if there are more than FXA__RULE_WALK blocks. */
+/* Returns the hull of `out` and of the {min, max} pairs of the blocks that contain elements first..last of a tensor
+ * row. Returns `out` if first > last, and the unbounded interval if there are more than FXA__RULE_WALK blocks. */
 FXA__RULE_FN fxa__interval fxa__interval_walk(const int *pairs, fxa__i64 first, fxa__i64 last, fxa__interval out) {
     if (first > last) return out;
     if (last / FXA__RULE_BLOCK - first / FXA__RULE_BLOCK >= FXA__RULE_WALK) return fxa__interval_any();
@@ -357,8 +357,8 @@ FXA__RULE_FN int fxa__at_row(fxa__i64 size, fxa__i64 index, long long *row) {
     *row = *row * size + (inside ? i : 0);
     return inside;
 }
-/* Returns bounds of a load from a tensor along the last axis, of `size` elements; `pairs`: {min, max} of each block of
- * these elements. A negative index counts from the end of the axis; a load out of bounds gives 0. */
+/* Returns bounds of a load from a row (along the last axis) of a tensor. size: elements of the row; pairs: {min, max}
+ * of each FXA__RULE_BLOCK elements. A negative index counts from the end; a load out of bounds gives 0. */
 FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, fxa__interval index) {
     const fxa__interval zero = fxa__interval_make(0, 0);
     fxa__interval out = fxa__interval_make(1, 0);
@@ -371,9 +371,9 @@ FXA__RULE_FN fxa__interval fxa__interval_load(const int *pairs, fxa__i64 size, f
 FXA__RULE_FN fxa__interval fxa__interval_truth(fxa__interval a) {
     return fxa__interval_make(fxa__rule_max(a.lo, 0), fxa__rule_min(a.hi, 1));
 }
-/* Returns the interval of the bool x == y for two i64 elements, compared as 64 bits. equal: the bool for x and y
- * saturated to 32 bits; a: interval of the saturated x. If the saturated values are equal, the result is unknown for
- * INT32_MIN and INT32_MAX, because different elements saturate to these values. */
+/* Returns the interval of the bool x == y for two i64 elements. equal: this interval for the elements saturated to 32
+ * bits; a: interval of the saturated x. Equality at INT32_MIN or INT32_MAX makes the result unknown, because different
+ * elements saturate to these values. */
 FXA__RULE_FN fxa__interval fxa__interval_whole(fxa__interval equal, fxa__interval a) {
     return equal.lo && (a.lo == FXA__RULE_INT_MIN || a.lo == FXA__RULE_INT_MAX) ? fxa__interval_make(0, 1) : equal;
 }

@@ -39,7 +39,7 @@ typedef enum fxa__token_kind {
 
 typedef struct fxa__token {
     uint32_t at, length; /* offset and length in fxa__lexer.text in bytes */
-    uint32_t name;       /* TOK_NAME: number of the name */
+    uint32_t name;       /* TOK_NAME: index in fxa__lexer.names */
     uint32_t kind;       /* fxa__token_kind */
 } fxa__token;
 
@@ -50,15 +50,15 @@ typedef struct fxa__name {
 
 typedef struct fxa__lexer {
     fxa__host *host;
-    char *text; /* all texts concatenated, each followed by a newline */
+    char *text; /* all source texts concatenated, each followed by a newline */
     size_t size, text_capacity;
-    size_t *part_end; /* [n_parts] end of each text in `text`, after its newline */
+    size_t *part_end; /* [n_parts] offset in `text` of the end of each source text, newline included */
     size_t n_parts, parts_capacity;
     fxa__token *tokens; /* [n_tokens] tokens; those of each text end with a TOK_END */
     size_t n_tokens, tokens_capacity;
-    fxa__name *names; /* [n_names] names by number */
+    fxa__name *names; /* [n_names] each name once, at the index that is the number of the name */
     size_t n_names, names_capacity;
-    uint32_t *table; /* [table_size] hash table of names, open addressing: number + 1; 0 = free */
+    uint32_t *table; /* [table_size] hash table of names, open addressing: index in `names` + 1; 0 = free */
     size_t table_size;
     fxa_error bad; /* message and position of the TOK_BAD */
 } fxa__lexer;
@@ -71,7 +71,8 @@ void fxa__lex_close(fxa__lexer *lex);
 bool fxa__lex_is_name(const char *text);
 /* Returns true for letters, digits and '_'. */
 bool fxa__lex_is_word(char c);
-/* Returns the number of a name; -1 if memory ran out. A new name is added. `text` must outlive the lexer. */
+/* Returns the index of a name in lex->names; -1 if memory ran out. A new name is added. `text` must outlive the
+ * lexer. */
 int64_t fxa__lex_name(fxa__lexer *lex, const char *text, size_t length);
 /* Returns the fxa_text_kind of text number `text`. kinds NULL = all texts are FXA_TEXT_STATEMENTS. */
 static inline uint32_t fxa__lex_text_kind(const uint32_t *kinds, size_t text) {

@@ -50,8 +50,8 @@ bool fxa__linear_bounds(const fxa__linear *f, const fxa_tile_bounds *box, int64_
 
 /* ---- The form of one node ---------------------------------------------------------------------------------------- */
 
-/* Returns the form of a node that is not affine: only a non-affine part. still: true if the node does not change when q
- * and k shift by the same amount. */
+/* Returns a form with a non-affine part only, for a node that is not affine in its operands. still: true if the node
+ * does not change when q and k shift by the same amount. */
 static fxa__linear linear_nonaffine(const fxa__node *n, const fxa__linear *forms, bool still) {
     fxa__linear f = {.nonaffine = FXA__NONAFFINE | (still ? 0u : (uint32_t)FXA__NONAFFINE_SHIFTS)};
     for (int i = 0; i < n->n_args; i++) f.nonaffine |= fxa__linear_reads(&forms[n->arg[i]]);

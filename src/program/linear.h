@@ -39,8 +39,8 @@ fxa_tile_bounds fxa__box_default(void);
 /* Returns the affine form of a node from the forms of its operands.
  *   range NULL   The form is valid for all inputs. Exception: the bit FXA__NONAFFINE_SHIFTS of a comparison's form is
  *                valid only for coordinates and lengths in fxa__box_default.
- *   else         The form is valid for the inputs in the box of `range`, which must have analysed the node. An int that
- *                has a single value in this box gets a constant form. */
+ *   range given  The form is valid for the inputs in the box of `range`, an analysis that includes the node. An int
+ *                that has a single value in this box gets a constant form. */
 fxa__linear fxa__linear_of(const fxa_program *p, int32_t node, const fxa__linear *forms, const fxa__range *range);
 /* Returns a * x + b * y. */
 fxa__linear fxa__linear_sum(const fxa__linear *x, int32_t a, const fxa__linear *y, int32_t b);

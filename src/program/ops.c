@@ -34,7 +34,7 @@ fxa__spelling fxa__op_spelling(uint32_t op, bool bools) {
     };
     const fxa__op_info *info = fxa__op_info_get(op);
     for (size_t i = 0; bools && i < sizeof also / sizeof *also; i++)
-        /* `also` has pow() for ** too, but the operands of ** are never bools. */
+        /* The entry pow, the second spelling of **, is never returned: the operands of ** are never bools. */
         if (also[i].op == op) return also[i].spelling;
     return (fxa__spelling){info->text, info->prec};
 }

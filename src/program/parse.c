@@ -34,8 +34,8 @@ bool fxa__parse_expect(fxa__parser *p, uint32_t kind, const char *what) {
     return found;
 }
 
-/* Returns true if the current token ends or begins a statement. A statement that ends inside brackets has a bracket
- * that was never closed, which is the mistake to report. */
+/* Returns true if the current token ends a statement or begins another one. Inside brackets this shows that a bracket
+ * was never closed, which is the mistake to report. */
 static bool parse_ran_on(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     if (t->kind == TOK_END || t->kind == TOK_LINE) return true;
@@ -56,7 +56,7 @@ bool fxa__parse_close(fxa__parser *p, uint32_t kind, size_t open) {
     return found;
 }
 
-/* ---- Statements that have values --------------------------------------------------------------------------------- */
+/* ---- Statements with an expression: let, assignments, grad ------------------------------------------------------- */
 
 /* The end of the statement is checked before the expression's type, since a type error may be caused by what
  * follows. */
@@ -96,7 +96,7 @@ static bool parse_can_assign(fxa__parser *p, uint32_t kind, size_t at) {
     return false;
 }
 
-/* Assigns v, the expression that begins at token `first`, to score, mask or dscore. A failure of the conversion is
+/* Assigns v, the expression that begins at token `first`, to score, mask or dscore. A failure to convert v to float is
  * reported at token `name`. Returns the stored value. */
 static fxa_value parse_store(fxa__parser *p, uint32_t kind, size_t name, size_t first, fxa_value v) {
     fxa_type type = fxa__builder_type(p->b, v);
@@ -232,7 +232,7 @@ static bool parse_define(fxa__parser *p, const char *text, uint32_t kind, int32_
     return true;
 }
 
-/* Gives the names of reserved words, inputs and functions their symbols. Returns false if memory ran out. */
+/* Binds reserved words and the names of inputs and functions to their symbols. Returns false if memory ran out. */
 static bool parse_words(fxa__parser *p) {
     static const struct {
         const char *text;
@@ -259,7 +259,8 @@ static bool parse_words(fxa__parser *p) {
     return good;
 }
 
-/* Binds the names of config->declarations, which cannot replace reserved words. */
+/* Binds each name in config->declarations to a SYM_OFFER. Fails if a declaration is invalid or has a reserved word as
+ * its name. */
 static fxa_status parse_offers(fxa__parser *p, fxa_error *err) {
     for (size_t i = 0; i < p->config->n_declarations; i++) {
         const fxa_declaration *d = &p->config->declarations[i];

@@ -92,7 +92,7 @@ typedef struct fxa__parser {
     fxa__lexer lex;
     fxa_builder *b;
     const fxa_parse_config *config;
-    fxa__symbol *symbols; /* [names] symbol of each name, by the number of the name */
+    fxa__symbol *symbols; /* [number of a name: index in lex.names] symbol of the name */
     size_t symbols_capacity;
     size_t at;             /* index of the current token */
     size_t farthest;       /* index of the first token that was never read */
@@ -102,14 +102,15 @@ typedef struct fxa__parser {
     size_t n_pending, pending_capacity;
     fxa__function *functions;
     size_t n_functions, functions_capacity;
-    /* [n_bindings] bindings of all functions, then the bindings of the callers, saved during the calls being parsed */
+    /* [n_bindings] first the bindings of all functions, then, for each call being parsed, the saved bindings of the
+     * caller */
     fxa__binding *bindings;
     size_t n_bindings, bindings_capacity;
     const fxa__caller *caller; /* innermost call being parsed; NULL = none */
     /* true = a function's body is parsed only to check it at its definition: nothing is built, all values are
      * PARSE_ANY */
     bool checking;
-    fxa_value score, mask, dscore; /* current values; -1 = neither read nor assigned yet */
+    fxa_value score, mask, dscore; /* current values of the outputs; -1 = neither read nor assigned yet */
     fxa_error err;                 /* the first failure; status FXA_OK = none */
 } fxa__parser;
 
@@ -126,8 +127,8 @@ const char *fxa__parse_kind_name(const fxa__symbol *s);
 static inline const fxa__token *fxa__parse_token(const fxa__parser *p) { return &p->lex.tokens[p->at]; }
 static inline bool fxa__parse_is(const fxa__parser *p, uint32_t kind) { return fxa__parse_token(p)->kind == kind; }
 /* Advances to the next token; the current token must not be the last. If PARSE_MAX_STEPS is exceeded, fails and moves
- * to the last token, where every construct being parsed fails too. fxa__parse_call_fn, which moves back to the token
- * after the call, checks for this failure itself. */
+ * to the last token, so that all functions of the parser fail and return. fxa__parse_call_fn, which moves back to the
+ * token after the call, must check for this failure. */
 void fxa__parse_next(fxa__parser *p);
 /* Advances past a token of this kind. If the current token is of another kind, fails with "expected <what>" and returns
  * false. */
@@ -159,15 +160,14 @@ fxa_value fxa__parse_fail_type(fxa__parser *p, const char *wanted, bool tensor);
 fxa_value fxa__parse_fail_output(fxa__parser *p);
 /* Fails at the current token, an unknown name, and suggests the most similar known name. */
 fxa_value fxa__parse_fail_unknown(fxa__parser *p);
-/* Fails because the expression of tokens first to last must be a bool and has the type `given`. construct: the
- * construct of the language that the message names. */
+/* Fails because the expression of tokens first to last must be a bool and has the type `given`. construct: name of what
+ * needs the bool, such as "mask" or "'&&'". */
 fxa_value fxa__parse_fail_bool(fxa__parser *p, size_t first, size_t last, const char *construct, fxa_type given);
 
 /* ---- Statements (parse.c, parse_declare.c) ---- */
 /* Parses the name that a param, tensor, let or fn statement declares. Returns its token; SIZE_MAX after a failure. */
 size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind kind);
-/* Parse a param statement after the word param, and a tensor statement after the word tensor. Return -1 after a
- * failure. */
+/* These functions parse the rest of a statement after the word param or tensor, and return -1 after a failure. */
 fxa_value fxa__parse_param(fxa__parser *p);
 fxa_value fxa__parse_tensor(fxa__parser *p);
 /* Parses an expression and checks that the statement ends after it. */

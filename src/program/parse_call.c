@@ -64,7 +64,7 @@ bool fxa__parse_index(fxa__parser *p, size_t name, int32_t rank, fxa_value index
 /* Parses a load of the tensor at token `name`. */
 static fxa_value call_load(fxa__parser *p, size_t name, const fxa__symbol *s) {
     fxa_value index[FXA_MAX_RANK];
-    /* reports the lexer's message about the invalid token, as for t.shape */
+    /* At a TOK_BAD, as in t.shape, this failure reports the lexer's message. */
     if (fxa__parse_is(p, TOK_BAD)) return fxa__parse_fail_unexpected(p, "'['");
     if (!fxa__parse_is(p, TOK_LBRACKET))
         return fxa__parse_fail(p, name, name, FXA_E_PROGRAM, "'%.*s' is a tensor of rank %d; read it as %.*s[%.*s]",

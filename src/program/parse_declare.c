@@ -43,7 +43,7 @@ size_t fxa__parse_given_name(fxa__parser *p, const char *what, fxa__symbol_kind 
 
 /* Unless their comments say otherwise, the functions below return 0, or -1 after a failure. */
 
-/* Binds the name at token `name` to a new param or tensor, whose value is negative if the builder failed. */
+/* Binds the name at token `name` to `symbol`, a new param or tensor. symbol.value < 0: the builder has failed. */
 static fxa_value parse_declared(fxa__parser *p, size_t name, fxa__symbol symbol) {
     if (symbol.value < 0) return fxa__parse_fail_builder(p, name, name);
     *fxa__parse_symbol(p, name) = symbol;

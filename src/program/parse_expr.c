@@ -85,8 +85,8 @@ static fxa_value expr_number(fxa__parser *p, bool minus) {
     return expr_float(p, minus);
 }
 
-/* Returns true at a minus and a number without ** after it, which are parsed as one constant. So -2147483648 is an int,
- * and a printed constant is parsed as the same constant. */
+/* Returns true at a minus and a number that are parsed as one constant, so that -2147483648 is an int. Returns false
+ * for a number before **, because -2 ** 2 is -(2 ** 2). */
 static bool expr_is_negative(const fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     return t[0].kind == TOK_SUB && (t[1].kind == TOK_INT || t[1].kind == TOK_FLOAT) && t[2].kind != TOK_POW;
@@ -208,8 +208,9 @@ static fxa_value expr_operators(fxa__parser *p) {
         size_t first = p->at;
         fxa_value v = expr_prefix(p);
         uint8_t prec = expr_binary(fxa__parse_token(p)->kind);
-        /* Builds the pending operators that bind at least as tightly as the next token, innermost first. v is the right
-         * operand of the innermost one, then the value just built. The end of the expression binds loosest. */
+        /* Builds the pending operators that bind at least as tightly as the next token, innermost first; all of them at
+         * the end of the expression. v is the right operand of the innermost, and each result is the right operand of
+         * the next. */
         while (v >= 0 && p->n_pending > base && p->pending[p->n_pending - 1].prec >= prec) {
             const fxa__pending *o = &p->pending[--p->n_pending];
             first = o->first;

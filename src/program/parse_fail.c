@@ -28,7 +28,7 @@ static void fail_add_caller(fxa__parser *p, const fxa__caller *c) {
 fxa_value fxa__parse_fail(fxa__parser *p, size_t first, size_t last, fxa_status status, const char *format, ...) {
     const fxa__token *from = &p->lex.tokens[first], *to = &p->lex.tokens[last];
     if (p->err.status != FXA_OK) return -1;
-    if (from->kind == TOK_BAD) { /* the lexer's message replaces this one, because it is more specific */
+    if (from->kind == TOK_BAD) { /* the lexer's message is more specific than `format` */
         p->err = p->lex.bad;
         return -1;
     }
@@ -167,7 +167,7 @@ fxa_value fxa__parse_fail_compound_assignment(fxa__parser *p, size_t at, size_t 
                            let, PARSE_NAME(p, name), PARSE_NAME(p, name), n, text);
 }
 
-/* Writes a token for a message: its text, or "the end of the line". */
+/* Writes what a message calls a token: the text of the token, or words such as "the end of the line". */
 static void fail_describe(const fxa__parser *p, const fxa__token *t, char *out, size_t size) {
     const char *text = p->lex.text + t->at;
     int n = t->length > 40 ? 40 : (int)t->length;
@@ -291,7 +291,8 @@ fxa_value fxa__parse_fail_unknown(fxa__parser *p) {
     const fxa__token *t = fxa__parse_token(p);
     fxa__name n = p->lex.names[t->name], near = {NULL, 0};
     const char *advice = fail_advice(p, t), *alias = fxa__lex_alias(n.text, n.length);
-    /* In "torch.where" the lexer's message for the token '.' explains the unknown name too. */
+    /* In "torch.where" fxa__parse_fail reports the lexer's message for the '.' instead, which explains the unknown name
+     * too. */
     if (t[1].kind == TOK_BAD && t[1].at == t->at)
         return fxa__parse_fail(p, here + 1, here + 1, FXA_E_PROGRAM, "stray '.'");
     uint32_t after = p->lex.tokens[here + 1].kind;

@@ -18,7 +18,7 @@ static fxa_value fn_fail_memory(fxa__parser *p) {
     return fxa__parse_fail(p, p->at, p->at, FXA_E_MEMORY, "out of memory for the functions of a program");
 }
 
-/* Appends a binding. Returns false if memory ran out. */
+/* Appends the binding of a name to a symbol. Returns false if memory ran out. */
 static bool fn_bind(fxa__parser *p, uint32_t name, fxa__symbol symbol) {
     if (!fxa__grow(p->lex.host, &p->bindings, &p->bindings_capacity, p->n_bindings + 1, sizeof *p->bindings)) {
         (void)fn_fail_memory(p);

@@ -86,8 +86,8 @@ static int print_rank(const print_state *s, int32_t n) {
     }
 }
 
-/* Returns true if y is written before x: y has the lower print_rank, or only y has the operator of the
- * node, as in a + b + x, where y = a + b needs no parentheses on the left. */
+/* Returns true if operand y of the node is written before operand x: y has the lower print_rank, or only y is the same
+ * operation as the node. So a + b + x needs no parentheses for y = a + b. */
 static bool print_swaps(const print_state *s, const fxa__node *node, int32_t x, int32_t y) {
     const fxa__op_info *info = fxa__op_info_get(node->op);
     bool compare = info->sig == FXA__SIG_CMP;

@@ -24,7 +24,8 @@ bool fxa__print_is_leaf(const fxa_program *p, int32_t n) {
     return true;
 }
 
-/* Counts the uses of every node. A cast never gets a let; its uses count as uses of its operand. */
+/* Counts the uses of every node. The uses of a cast count as uses of the operand too, because a cast gets no let for
+ * being used more than once. */
 static void print_count_uses(const fxa_program *p, fxa__print_mark *mark) {
     for (int32_t i = 0; i < p->n_outputs; i++) {
         mark[p->outputs[i].value].uses++;

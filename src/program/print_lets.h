@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lets of a printed program (print.c): nodes that are used more than once, and nodes that are deeply nested.
+ * Let statements of a printed program (print.c). A node that is used more than once or is deeply nested gets a let,
+ * and its users read the name of the let.
  */
 #ifndef FXA_PROGRAM_PRINT_LETS_H
 #define FXA_PROGRAM_PRINT_LETS_H
@@ -13,14 +14,15 @@ enum { FXA__PRINT_PREFIX = 33 };
 typedef struct fxa__print_mark {
     uint32_t uses;
     int32_t let; /* number of the node's let; -1 = the node is written in place */
-    /* nesting depth of the node's text, in which the name of a let stands for an operand that has a let */
+    /* nesting depth of the node's text; an operand with a let adds no depth, because its text is a name */
     uint8_t depth;
     bool reads_score;
 } fxa__print_mark;
 
 /* Returns true if the node is a conversion that the builder may insert. */
 bool fxa__print_is_cast(const fxa_program *p, int32_t n);
-/* Returns true if the node is written in place even if it is used more than once. */
+/* Returns true for a constant, an input, a param, and a load with only these as indices. Such a node gets no let, even
+ * if it is used more than once. */
 bool fxa__print_is_leaf(const fxa_program *p, int32_t n);
 /* Writes mark[n] for every node n: the uses, let and depth of n, and whether n reads the score. The array is zeroed
  * before the call. */

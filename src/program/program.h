@@ -75,7 +75,7 @@ typedef struct fxa__node {
  * program (src/lower/fuse.h). It cannot be saved, and its printed text cannot be parsed. */
 #define FXA__PROGRAM_FUSED ((fxa_program_kind)3)
 
-/* Kinds of outputs. Outputs of a program, in order:
+/* Kinds of outputs. Each kind of program (left) has these outputs, in order:
  *     SCORE       SCORE, MASK
  *     BPROP       DSCORE
  *     DERIVATIVE  DSCORE, then DPARAM and DLOAD sorted by (kind, slot, index)
@@ -125,7 +125,7 @@ struct fxa_program {
 fxa_status fxa__builder_new(fxa__host *host, fxa_program_kind kind, fxa_builder **out, fxa_error *err);
 /* Maximum number of nodes of a derivative, which may exceed FXA_MAX_NODES. */
 #define FXA__MAX_DERIVED_NODES (16 * FXA_MAX_NODES)
-/* Sets the maximum number of nodes, FXA_MAX_NODES at first (FXA__MAX_DERIVED_NODES for derivatives). */
+/* Sets the maximum number of nodes. A new builder has FXA__MAX_DERIVED_NODES for a DERIVATIVE, else FXA_MAX_NODES. */
 void fxa__builder_set_limit(fxa_builder *b, size_t max_nodes);
 fxa_type fxa__builder_type(const fxa_builder *b, fxa_value x); /* returns the type of a value; 0 for an error value */
 /* Returns the node of a value. The elements of the node's arg[] are values of b (fxa_value). */
@@ -161,16 +161,16 @@ fxa_status fxa__program_with_masks(fxa__host *host, const fxa_program *p, uint32
 /* If `node` is select(c, x, -inf) or select(c, -inf, x), returns the argument number of x, 1 or 2; else 0. Such a
  * select acts as a mask inside the score if c, argument 0, does not read the score. */
 int fxa__program_masked_branch(const fxa_program *p, int32_t node);
-/* Returns the flags FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE, each if p has the property
- * (large_negative.c). score: node of the new score. depends: from fxa__program_inputs. */
+/* Returns those of the flags FXA_PROPERTY_LARGE_NEGATIVE and FXA_PROPERTY_FINITE_LARGE_NEGATIVE that p has
+ * (large_negative.c). score: node of the output score. depends: from fxa__program_inputs. */
 uint32_t fxa__program_large_negative(const fxa_program *p, int32_t score, const uint16_t *depends);
 /* Makes a program with the same attention weights whose mask contains the conditions by which the score of p selects
  * -inf (extract_mask.c). *out is p itself, retained, if there are no such conditions. Declarations are unchanged. */
 fxa_status fxa__program_extract_masks(fxa__host *host, fxa_program *p, fxa_program **out, fxa_error *err);
 /* Returns which of q_row and k_row the program reads, as bits of inputs (storage_coords.c). */
 uint32_t fxa__program_storage_inputs(const fxa_program *p);
-/* Makes a copy of p with q_row replaced by q and k_row by k, each if its bit is in `inputs`. p is a SCORE or BPROP
- * program or NULL. *out is p itself, retained, if nothing is replaced. */
+/* Makes a copy of p in which q replaces q_row and k replaces k_row. inputs: bits of those inputs (q_row, k_row) that
+ * are replaced. p is a SCORE or BPROP program or NULL. *out is p itself, retained, if nothing is replaced. */
 fxa_status fxa__program_without_storage_inputs(fxa__host *host, fxa_program *p, uint32_t inputs, fxa_program **out,
                                                fxa_error *err);
 
@@ -236,12 +236,12 @@ static inline int fxa__node_operands(const fxa__node *n) { return n->op == FXA_O
  * i. (src/lower/depend.h ignores derivatives.) */
 void fxa__program_inputs(const fxa_program *p, uint16_t *sets);
 
-/* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, adds to *steps the
- * work that depends on data: the table elements and bounds that are read, and the values that are tried. */
+/* Like fxa_program_classify, but in the caller's floating-point state. If `steps` is not NULL, adds to *steps the work
+ * that depends on data: tensor elements and bounds that are read, values of coordinates that are tried. */
 fxa_tile_class fxa__program_classify(const fxa_program *program, const fxa_tile_bounds *box, const double *params,
                                      const fxa_tensor_range *tensors, uint64_t *steps);
 /* Sets lo..hi to an interval that contains all values of an int or bool (0..1) node over a box (range.c). Returns false
- * if nothing is known. Adds to *steps like fxa__program_classify. */
+ * if nothing is known. Adds to *steps the work that depends on data; `steps` is not NULL. */
 bool fxa__program_int_range(const fxa_program *p, int32_t node, const fxa_tile_bounds *box, const double *params,
                             const fxa_tensor_range *tensors, int64_t *lo, int64_t *hi, uint64_t *steps);
 

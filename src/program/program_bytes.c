@@ -122,7 +122,7 @@ static bool pbytes_read_param(pbytes_in *in, fxa__decl *d) {
     d->type = fxa__read_u8(in->r);
     d->has_value = in->version == PBYTES_DEFAULTS && fxa__read_u8(in->r) != 0;
     if (d->has_value) d->value = fxa__read_f64(in->r);
-    if (in->r->failed) return true; /* the caller checks r->failed */
+    if (in->r->failed) return true; /* no failure of the builder; the caller checks r->failed */
     if (fxa_builder_param(in->b, d->name, (fxa_type)d->type) < 0) return false;
     if (d->has_value) fxa_builder_set_default(in->b, d->name, d->value);
     return !fxa__builder_failed(in->b);

@@ -3,7 +3,7 @@
  * Properties of a score program, for engines with cheaper code for special cases and for `fxattn explain`.
  *
  * Properties of the score are found by comparing its nodes with patterns. Bounds that the mask puts on q - k and on
- * lengths come from range analysis over all pairs: every bound that follows from the mask counts, however the mask is
+ * lengths come from range analysis over all q and k: every bound that follows from the mask counts, however the mask is
  * written (k <= q, k < q + 1, !(q - k < 0), abs(q - k) <= 8 && ..., the same bound in both operands of an or).
  *
  * The analysis assumes that ints do not wrap: properties hold for coordinates and lengths from 0 to 2^30 - 1 and for
@@ -143,10 +143,10 @@ static bool properties_is_length(const fxa_program *p, int32_t load) {
     return index->op == FXA_OP_INPUT && index->imm == FXA_INPUT_B;
 }
 
-/* Records the properties that follow if the mask restricts v = sign * (linear form of `row`) to x.lo..x.hi. all: range
- * of v without the mask. If x and `all` have the same lower or upper end, the mask does not restrict v at this end.
- * CAUSAL is exactly k <= q. Any other bound on q - k is WINDOW: for k < q, window_right is -1. A left bound in addition
- * to k <= q gives both CAUSAL and WINDOW. */
+/* Records the properties of a mask that restricts v = sign * (linear form of `row`) to x.lo..x.hi. all: range of v
+ * without the mask; an end of x that equals the same end of `all` is no restriction.
+ * CAUSAL is exactly k <= q. Any other bound on q - k is WINDOW: k < q has window_right -1, and k <= q with a left bound
+ * is both CAUSAL and WINDOW. */
 static void properties_of_bound(const fxa__range *r, const properties_row *row, int64_t sign, fxa__interval x,
                                 fxa__interval all, fxa_properties *out) {
     bool low = x.lo > all.lo, high = x.hi < all.hi;

@@ -22,7 +22,7 @@
 
 enum {
     RANGE_MAX_ATOMS = 1024,
-    /* maximum steps per node for reading bounds and table elements, and for trying values of coordinates */
+    /* maximum steps per node; a step reads a bound or tensor element, or tries a value of a coordinate */
     RANGE_WORK = 256
 };
 

@@ -83,8 +83,8 @@ typedef struct fxa__atom {
     bool dense;       /* true = the atom takes every value in `set` */
 } fxa__atom;
 
-/* An affine form that bounds refer to by its index in `rows`. The form is primitive: the constant is 0, the coefs have
- * no common factor, and the first coef is > 0. */
+/* An entry of fxa__range.rows: an affine form to which bounds refer by the index of the entry. The form is primitive:
+ * the constant is 0, the coefs have no common factor, and the first coef is > 0. */
 typedef struct fxa__row {
     fxa__affine form;
     fxa__set set;     /* superset of the values of the form */
@@ -165,7 +165,7 @@ typedef struct fxa__range {
     int32_t n_atoms, n_rows, n_bounds, max_atoms, max_rows, max_bounds;
     /* [bucket] index of the newest atom (atom_bucket) or of the newest row (row_bucket) in the bucket; -1 = none */
     int32_t atom_bucket[FXA__RANGE_BUCKETS], row_bucket[FXA__RANGE_BUCKETS];
-    int64_t work; /* remaining steps for reading bounds and table elements, and for trying values of coordinates */
+    int64_t work; /* remaining steps; a step reads a bound or tensor element, or tries a value of a coordinate */
     void *memory; /* the allocation; NULL = all arrays are in a fxa__range_small */
     size_t memory_size;
 } fxa__range;
@@ -202,7 +202,8 @@ bool fxa__affine_mod(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
 bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out);
 /* Shortens an affine form by rewriting remainders as quotients or the reverse: q - q % 8 becomes 8 * (q // 8). */
 void fxa__affine_tidy(fxa__range *r, fxa__affine *f);
-/* Returns the index of a primitive form in r->rows, to which the form is added if it is new; -1 if r->rows is full. */
+/* Returns the index of f, a primitive form (see fxa__row), in r->rows. Adds f if it is new; returns -1 if r->rows is
+ * full. */
 int32_t fxa__affine_row(fxa__range *r, const fxa__affine *f);
 /* Returns true if the form r->rows[row] can take a value in the set, and also if this is unknown. */
 bool fxa__row_meets(fxa__range *r, int32_t row, const fxa__set *set);

@@ -92,8 +92,8 @@ bool fxa__affine_div(fxa__range *r, const fxa__affine *f, int64_t d, fxa__affine
     return true;
 }
 
-/* Returns true if one term alone takes all residues modulo d: its atom takes d or more consecutive values,
- * independently of the other terms, and its coef is coprime to d. */
+/* Returns true if f takes all values modulo d because of one term: the atom of the term takes d or more consecutive
+ * values, independently of the other terms, and the coef of the term is coprime to d. */
 static bool atom_covers(const fxa__range *r, const fxa__affine *f, int64_t d) {
     for (int i = 0; i < f->n; i++) {
         const fxa__atom *a = &r->atoms[f->atom[i]];
@@ -125,7 +125,7 @@ static bool atom_residue(fxa__range *r, const fxa__affine *rest, int64_t d, fxa_
         if (lo <= hi)
             fits &= fxa__set_add(&a.set, lo, hi);
         else {
-            /* The first call is exact: a.set has at most three intervals before the call, or contains 0..hi. */
+            /* Adding 0..hi is exact: until then a.set has at most three intervals, or one that begins at 0. */
             fxa__set_add(&a.set, 0, hi);
             fits &= fxa__set_add(&a.set, lo, d - 1);
         }
@@ -160,7 +160,7 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     }
     a.form = *f;
     if (f->coef[0] < 0) fxa__affine_negate(&a.form);
-    for (int i = 0; i < values.n; i++) { /* a.set cannot overflow: the abs of an interval is one interval */
+    for (int i = 0; i < values.n; i++) { /* a.set has room for all: the abs of one interval is one interval */
         fxa__interval x = values.at[i];
         fxa__set_add(&a.set, fxa__max_i64(x.lo, 0), x.hi);
         fxa__set_add(&a.set, fxa__max_i64(-x.hi, 0), -x.lo);
@@ -168,8 +168,8 @@ bool fxa__affine_abs(fxa__range *r, const fxa__affine *f, fxa__affine *out) {
     return fxa__affine_atom(r, &a, out);
 }
 
-/* Rewrites term i of f: a quotient m * (z // d) as a remainder, or a remainder m * (z % d) as a quotient, by z = d * (z
- * // d) + z % d. Returns false if the term is neither or the result overflows. */
+/* Rewrites term i of f, m * (z // d) or m * (z % d), by the identity z = d * (z // d) + z % d: z // d is replaced by
+ * z % d, or the reverse. Returns false for other terms, if d does not divide the m of z // d, and on overflow. */
 static bool atom_rewrite(fxa__range *r, const fxa__affine *f, int i, fxa__affine *out) {
     const fxa__atom *a = &r->atoms[f->atom[i]];
     fxa__affine rest = fxa__affine_without(f, i), other, z = a->form;

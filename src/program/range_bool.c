@@ -32,7 +32,7 @@ static const fxa__bound *truth_find(fxa__range *r, int32_t list, int32_t row) {
     return NULL;
 }
 
-/* Returns true if list a is not longer than list b. */
+/* Returns true if the list of bounds a is not longer than the list b. */
 static bool truth_shorter(fxa__range *r, int32_t a, int32_t b) {
     while (a >= 0 && b >= 0 && r->work-- > 0) a = r->bounds[a].next, b = r->bounds[b].next;
     return a < 0;
@@ -108,9 +108,9 @@ static void truth_unscale(fxa__set *set, int64_t factor, int64_t c) {
     *set = out;
 }
 
-/* Replaces *set, a set of values of atom a, by the set of all values of a->form for which the atom is in *set. inner:
- * superset of the form's values. start, blocks: if the atom is form % d, the form's values are in the `blocks` periods
- * from `start` on, start..start + blocks * d - 1. */
+/* Replaces *set, a set of values of atom a, by the set of those values of a->form that give them. inner: superset of
+ * the values of the form. start, blocks: for an atom form % d, the values of the form are in
+ * start..start + blocks * d - 1. */
 static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t start, int64_t blocks, fxa__set *set) {
     fxa__set out = {0};
     for (int i = 0; i < set->n; i++) {
@@ -125,13 +125,14 @@ static void truth_enter_set(const fxa__atom *a, const fxa__set *inner, int64_t s
     *set = fxa__set_intersection(&out, inner);
 }
 
-/* Replaces `yes` and `no`, sets of values of an atom, by sets of values of the atom's form. Returns false and changes
- * neither set if the atom has no form, or if the atom is form % d and form // d has more than two values. */
+/* Replaces the sets *yes and *no of values of atom a by the sets of those values of a->form that give them. Returns
+ * false and changes neither set if a has no form, or if a is form % d or a wrapped form, and the values of the form
+ * span more than two periods. */
 static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, fxa__set *no) {
     fxa__set inner;
     bool dense;
     if (a->kind == FXA__ATOM_INPUT || a->kind == FXA__ATOM_NODE) return false;
-    /* This call cannot fail: it succeeded when the atom was added. */
+    /* This call cannot fail, because the same call succeeded when the atom was added. */
     (void)fxa__affine_range(r, &a->form, &inner, &dense);
     int64_t start = 0, blocks = 1;
     if (a->kind == FXA__ATOM_MOD || a->kind == FXA__ATOM_WRAP) {
@@ -146,9 +147,9 @@ static bool truth_enter(const fxa__range *r, const fxa__atom *a, fxa__set *yes, 
     return true;
 }
 
-/* Removes the division if *f or its negation is a + z // d, where the form a has only coordinates, and z depends on one
- * of them too: *f becomes d * a + z. Converts the sets *yes and *no of values of *f: lo..hi becomes
- * d * lo..d * hi + d - 1. Returns false if *f is no such sum. */
+/* Removes a division: if *f or its negation is a + z // d, *f becomes d * a + z, and each interval lo..hi of values of
+ * this sum (in the sets `yes` and `no`) becomes d * lo..d * hi + d - 1. The form a must contain only coordinates, at
+ * least one of which z depends on. Returns false if *f is no such sum, or on overflow. */
 static bool truth_multiply_out(fxa__range *r, fxa__affine *f, fxa__set *yes, fxa__set *no) {
     int at = -1;
     uint32_t others = 0;
@@ -202,7 +203,8 @@ static fxa__truth truth_of_form(fxa__range *r, fxa__affine f, fxa__set yes, fxa_
     return out;
 }
 
-/* Sets *difference to the affine form of x - y and *values to its values. Returns false if there is no such form. */
+/* Sets *difference to the affine form of x - y and *values to the set of its values. Returns false if there is no
+ * form. */
 static bool truth_difference(fxa__range *r, int32_t x, int32_t y, fxa__affine *difference, fxa__set *values) {
     fxa__affine a, b;
     bool dense;
@@ -268,8 +270,8 @@ static fxa__truth truth_of_wide(fxa__range *r, int32_t x, int32_t y) {
 /* Returns the bounds of a bool that is false (known 0), true (1) or unknown (-1). */
 static fxa__truth truth_of_known(int known) { return known < 0 ? truth_any : known ? truth_true : truth_false; }
 
-/* If an int node is int(b) of a bool b, or the constant 0 or 1, sets *out to the bounds of the bool that it stands for.
- * Returns false for every other node. */
+/* Sets *out to the bounds of the bool that an int node was made from: b for int(b), false for the constant 0, true for
+ * 1. Returns false for every other node. */
 static bool truth_of_int(const fxa__range *r, int32_t node, fxa__truth *out) {
     const fxa__node *n = &r->p->nodes[node];
     if (n->op == FXA_OP_CONST && (n->imm == 0 || n->imm == 1))

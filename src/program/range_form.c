@@ -109,8 +109,8 @@ static bool form_range_add(const fxa__set *so_far, int64_t coef, const fxa__set 
     return true;
 }
 
-/* Narrows the set of c + m * (x // d - y // d): the difference of the quotients is within 1 of (x - y) / d, whose range
- * may be small even if x and y vary widely. */
+/* Narrows *set, the values of f, if f is c + m * (x // d - y // d): the difference of the quotients is within 1 of
+ * (x - y) / d, and x - y may have a small range even if x and y vary widely. */
 static void form_range_quotients(const fxa__range *r, const fxa__affine *f, fxa__set *set) {
     if (f->n != 2 || f->coef[0] != -f->coef[1]) return;
     const fxa__atom *x = &r->atoms[f->atom[0]], *y = &r->atoms[f->atom[1]];
@@ -152,7 +152,7 @@ bool fxa__affine_range(const fxa__range *r, const fxa__affine *f, fxa__set *set,
     return true;
 }
 
-/* ---- Tables of atoms and rows ------------------------------------------------------------------------------------ */
+/* ---- Hash tables of atoms (r->atoms) and of the forms that bounds refer to (r->rows) ----------------------------- */
 
 /* Returns `hash` combined with x. */
 static uint32_t form_mix(uint32_t hash, int64_t x) {
@@ -194,7 +194,7 @@ static bool form_load_same(const fxa__range *r, const fxa__node *a, const fxa__n
     if (b->op != FXA_OP_LOAD || b->imm != a->imm) return false;
     for (int i = 0; i < a->n_args; i++) {
         const fxa__int *x = &fxa__range_of(r, a->arg[i])->i, *y = &fxa__range_of(r, b->arg[i])->i;
-        FXA__ASSERT(y->has_form); /* b was added as an atom, so the array of atoms was not full when y was analysed */
+        FXA__ASSERT(y->has_form); /* load b is an atom: r->atoms was not full when its index y was analysed */
         if (!form_is_same(&x->form, &y->form, (uint64_t)1 << 32)) return false;
     }
     return true;

@@ -112,8 +112,8 @@ static int64_t load_walk_run(load_walk *w, int64_t *offset) {
     return w->hi[last] - w->lo[last] + 1;
 }
 
-/* Takes the next elements of the walk: a run at offsets *at, *at + *step, ..., or a single element, which may be out of
- * bounds (*inside false). Returns the number of elements taken. */
+/* Takes the next elements of the walk: either several, all in bounds, at offsets *at, *at + *step, ..., or one, for
+ * which *inside is set to false if it is out of bounds. Returns the number of elements taken. */
 static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *inside) {
     int64_t n = load_walk_run(w, at);
     *step = n > 0 ? w->view->stride[w->view->rank - 1] : 0;
@@ -123,10 +123,10 @@ static int64_t load_walk_some(load_walk *w, int64_t *at, int64_t *step, bool *in
     return 1;
 }
 
-enum { LOAD_PIECE = 16 }; /* number of elements that one memcmp compares with their predecessors */
+enum { LOAD_PIECE = 16 }; /* number of elements that one memcmp compares, each with the preceding one */
 
-/* Returns how many of the n contiguous elements from `at` on equal their predecessor, in multiples of LOAD_PIECE. The
- * caller skips these elements: tables of document or block ids have long runs of equal elements. */
+/* Returns the number of elements from offset `at` on, at most n, that each equal the preceding element, rounded down to
+ * a multiple of LOAD_PIECE. The caller skips them: tables of document or block ids have long runs of equal elements. */
 static int64_t load_repeats(const fxa_view *view, int64_t at, int64_t n) {
     int64_t size = (int64_t)fxa_dtype_size(view->dtype), i = 0;
     const char *x = (const char *)view->data + at * size;
@@ -218,7 +218,8 @@ static void load_wide_sorted(const fxa_view *view, int64_t first, int64_t last, 
     if (lo != hi) w->n = -1;
 }
 
-/* Adds all elements that a load can reach to *out. Returns false if there are too many. */
+/* Adds all elements that a load can reach to *out. Returns false if there are more elements than LOAD_FEW or
+ * r->work. */
 static bool load_wide_elements(fxa__range *r, const fxa__node *node, const fxa_view *view, fxa__wide *out) {
     load_walk w;
     if (!load_walk_begin(r, node, view, &w)) return false;

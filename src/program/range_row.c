@@ -38,7 +38,7 @@ static bool row_solve(int64_t a, fxa__interval x, int64_t b, fxa__interval y, in
     return lo + step - m * fxa__floordiv64(step, m) <= hi;
 }
 
-/* Returns true if coef is small enough for row_solve; values of atoms have at most 32 bits. */
+/* Returns true if coef fits 32 bits, so that no product in row_solve overflows. */
 static bool row_fits_int32(int64_t coef) { return -((int64_t)1 << 31) < coef && coef < (int64_t)1 << 31; }
 
 /* Returns true if a form a*x + b*y has a value in `set`, where the atoms x and y are independent and each takes every
@@ -65,8 +65,8 @@ static int64_t row_form_at(const fxa__affine *f, const int64_t *atoms) {
     return x;
 }
 
-/* Returns the value of an atom for the value x of the coordinate that row_walk varies. atoms: values of all atoms with
- * smaller indices. */
+/* Returns the value of atom a (an unknown of affine forms) if the coordinate that row_walk varies has the value x.
+ * atoms: values of the atoms with smaller indices, which may occur in a->form. */
 static int64_t row_atom_at(const fxa__atom *a, int64_t x, const int64_t *atoms) {
     int64_t v = row_form_at(&a->form, atoms);
     switch (a->kind) {

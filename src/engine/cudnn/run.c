@@ -41,8 +41,8 @@ typedef union run_value {
     int32_t i;
 } run_value;
 
-/* Values of a program's nodes, which the host computes once per run. Only nodes whose value is the same at all (q, k)
- * pairs are used. */
+/* Values of all nodes of a program, which the host computes once per run. Only values that are the same at all (q, k)
+ * pairs are read. */
 typedef struct run_values {
     fxa__val node[FXA__DNN_MAX_NODES];
     fxa_view none[FXA_MAX_TENSORS];

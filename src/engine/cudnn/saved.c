@@ -2,7 +2,7 @@
  *
  * Writes and reads compiled plans, as cuDNN's own text of a plan, which contains the machine code. Loading takes
  * milliseconds. cuDNN loads a plan only if the device, or the device description, has the same relevant properties as
- * that of the plan; otherwise loading fails with E_VERSION, and the plan is compiled again.
+ * the one for which the plan was compiled; otherwise loading fails with E_VERSION, and the plan is compiled again.
  *
  * Only cuDNN can check the meaning of the text. Checksums ensure that the bytes are undamaged; the caller is
  * responsible for the bytes coming from a trusted source (docs/gpu.md).

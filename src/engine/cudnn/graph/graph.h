@@ -24,7 +24,8 @@ typedef enum fxa__dnn_source {
     /* passed by value: `value` + `times` * x, where x is the value of program node `index`. That node reads neither
      * coordinates nor captured tensors. */
     FXA__DNN_NODE,
-    /* passed by value: the run's scale; multiplied (`times` 1) or divided (`times` -1) by program node `index` */
+    /* passed by value: the run's scale, multiplied (`times` 1) or divided (`times` -1) by the value of program node
+     * `index`; `times` 0: the scale alone */
     FXA__DNN_SCALE,
     FXA__DNN_DTENSOR,    /* gradient of captured tensor `index` */
     FXA__DNN_OWN_TENSOR, /* captured tensor `index` of the user's bprop */
@@ -35,8 +36,8 @@ typedef enum fxa__dnn_source {
  * million were wrong on a device; quotients of dividends up to 2^22 are right. */
 enum { FXA__DNN_DIVIDED = 1 << 22 };
 
-/* Ints that the host computes from the int divisor of a floor division, which the graph reads instead of the divisor
- * (use_floor_by_value of score/ops.c). */
+/* Ints that the host derives from the divisor of an int floor division. The graph reads such an int instead of the
+ * divisor (use_floor_by_value of score/ops.c). */
 typedef enum fxa__dnn_part {
     FXA__DNN_WHOLE,    /* the divisor itself */
     FXA__DNN_DIVISOR,  /* min(MAGNITUDE, FXA__DNN_DIVIDED + 1) */
@@ -51,20 +52,26 @@ typedef struct fxa__dnn_tensor {
     uint8_t source; /* fxa__dnn_source */
     bool score;     /* true: the elements depend on the score */
     bool read;      /* true: a tensor in the workspace that the score program reads */
-    bool number;    /* true: passed by value, and finite and nonzero in every run (score/parameterize.c) */
+    /* true: a scalar that is passed by value, and is finite and nonzero in every run (score/parameterize.c) */
+    bool number;
     /* true: bound of a mask, which a run clamps to [-2^30, 2^30]; larger values would not change the mask, but sums
      * with them would wrap */
     bool bound;
-    int8_t times;   /* factor of a node's value, or 1, 0, -1 for a scale; see FXA__DNN_NODE and FXA__DNN_SCALE */
+    /* source FXA__DNN_NODE, FXA__DNN_OWN_NODE: factor of the value of node `index`
+     * source FXA__DNN_SCALE: 1 = the scale is multiplied by the value of node `index`, -1 = divided, 0 = neither */
+    int8_t times;
     uint8_t part;   /* fxa__dnn_part */
     int32_t index;  /* index of the slot, captured tensor or program node; see fxa__dnn_source */
     int64_t offset; /* start of the tensor: bytes in the workspace, or elements in a captured tensor */
-    double value;   /* VALUE: the scalar. NODE, OWN_NODE: the term that is added */
-    bool per_head;  /* true: a scalar of which each run writes one copy per head to the workspace */
+    /* source FXA__DNN_VALUE: the scalar
+     * source FXA__DNN_NODE, FXA__DNN_OWN_NODE: number that is added to `times` * the value of node `index` */
+    double value;
+    bool per_head; /* true: a scalar of which each run writes one copy per head to the workspace */
     /* tensor in the workspace: bits that a run writes to each 32-bit word before cuDNN starts; 0 = none */
     int32_t fill;
     bool cleared; /* true: a tensor in the workspace that a run sets to 0 before cuDNN starts */
-    /* 1 + tensor with the offset of each batch entry in elements; 0 = batch entries are stride[0] apart */
+    /* 1 + index of the tensor that contains the element offset of each batch entry; 0 = batch entries are stride[0]
+     * apart */
     int32_t ragged;
 } fxa__dnn_tensor;
 
@@ -85,7 +92,7 @@ typedef struct fxa__dnn_op {
     uint8_t precision; /* CUDNN_DATA_... */
     uint8_t axis;      /* axis of GEN_INDEX */
     int16_t mode;      /* CUDNN_POINTWISE_... or CUDNN_REDUCE_TENSOR_... */
-    int32_t x, b, t;   /* operand tensors, -1 = none; the product of a matmul is x b */
+    int32_t x, b, t;   /* operand tensors, -1 = none; a matmul multiplies x by b */
     int32_t y;         /* result tensor */
     int32_t m, n, k;   /* matmul: tensors with the lengths of each batch entry; -1 = none */
 } fxa__dnn_op;
@@ -116,7 +123,7 @@ int32_t fxa__dnn_float(fxa__dnn_graph *g, double value);
 int32_t fxa__dnn_int(fxa__dnn_graph *g, int64_t value);
 int64_t fxa__dnn_size(uint8_t type);   /* returns the bytes of an element */
 enum { FXA__DNN_SCRATCH_ALIGN = 256 }; /* alignment of tensors in the workspace, in bytes */
-/* Returns a new contiguous tensor in the workspace, which is followed by a red zone (base/carve.h). */
+/* Returns a new contiguous tensor in the workspace. A red zone follows the tensor (base/carve.h). */
 int32_t fxa__dnn_scratch(fxa__dnn_graph *g, const int64_t dim[4], uint8_t type);
 /* Returns a tensor [B,1,1,1] of INT32 in the workspace. Each run sets all elements to `length`. */
 int32_t fxa__dnn_length(fxa__dnn_graph *g, int64_t b, int64_t length);

@@ -2,8 +2,8 @@
  *
  * The last check of a graph before it is passed to cuDNN. Refuses operations that cuDNN accepts but computes wrongly,
  * or for which cuDNN aborts the process. The code that makes graphs adds no such operation; this check enforces that
- * for every problem, not only in tests. Each checks_... function that returns a text returns what is wrong with the
- * operation l->op, or NULL.
+ * for every problem, not only in tests. The functions checks_... that return a text check the operation l->op: the text
+ * says what is wrong with the operation; NULL = nothing.
  */
 #include "../attention/attention.h"
 
@@ -43,7 +43,7 @@ static const char *checks_unused(const checks_look *l) {
 }
 
 /* Returns true if the result of the operation has one value per row. Only such results, the statistics of a forward
- * pass, may have no use. */
+ * pass, may be unused. */
 static bool checks_is_row(const checks_look *l) { return checks_tensor(l, l->op->y)->dim[3] == 1; }
 
 static const char *checks_first_operand(const checks_look *l) {
@@ -128,8 +128,9 @@ static bool checks_is_length(const fxa__dnn_graph *g, int32_t t) {
     return false;
 }
 
-/* cuDNN recognizes q < length && k < length as padding, and then masks by the lengths of the matmuls, not by these. If
- * the matmuls have no lengths, it masks nothing. cuDNN supports no other combination of BOOLEAN masks. */
+/* cuDNN recognizes q < length && k < length as padding. It then masks by the lengths of the matmuls, not by the lengths
+ * in these comparisons; if the matmuls have no lengths, cuDNN masks nothing. cuDNN supports no other combination of
+ * BOOLEAN masks. */
 static const char *checks_padding(const checks_look *l) {
     if (checks_is_band(l->op, CUDNN_POINTWISE_CMP_LT))
         return checks_is_length(l->g, l->op->b) ? NULL : "is padding by lengths that no product has";

@@ -22,12 +22,13 @@ fxa__dnn_step *fxa__dnn_step_new(fxa__dnn_graph *g, fxa__gpu_kernel kernel, bool
 }
 
 void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source, int32_t index, int64_t offset) {
-    /* a step has fewer pointers, but a failed graph adds those of all steps to one discarded step */
+    /* Only the discarded step of a failed graph can be full, because it receives the pointers of all steps. */
     if (step->n_refs == FXA__DNN_REFS) return;
     const char *args = (const char *)&step->args;
     FXA__ASSERT((const char *)field >= args && (const char *)field + sizeof(void *) <= args + sizeof step->args);
+    /* run_ref (run.c) handles these sources only. */
     FXA__ASSERT(source == FXA__DNN_SLOT || source == FXA__DNN_SCRATCH || source == FXA__DNN_TENSOR ||
-                source == FXA__DNN_OWN_TENSOR || source == FXA__DNN_DTENSOR); /* those that run_ref (run.c) handles */
+                source == FXA__DNN_OWN_TENSOR || source == FXA__DNN_DTENSOR);
     step->ref[step->n_refs++] = (fxa__dnn_ref){(uint16_t)((const char *)field - args), source, false, index, offset};
 }
 

@@ -17,7 +17,8 @@ enum { FXA__DNN_REFS = 32 };
 typedef struct fxa__dnn_ref {
     uint16_t at;    /* offset in fxa__dnn_step.args, in bytes */
     uint8_t source; /* fxa__dnn_source: SLOT, TENSOR, OWN_TENSOR, DTENSOR or SCRATCH */
-    /* true: the pointer is the member `data` of an FxaGpuArray; the run also sets the array's strides, to the slot's */
+    /* true: the pointer is the member `data` of an FxaGpuArray, and the run also copies the strides of slot `index` to
+     * this array */
     bool strided;
     int32_t index;  /* index of the slot or tensor that `source` names */
     int64_t offset; /* bytes that are added to the address */
@@ -29,7 +30,7 @@ typedef struct fxa__dnn_step {
     bool after;     /* true: launched after cuDNN's kernel, else before it */
     bool optional;  /* true: a run skips this launch if the address of ref[0] is NULL */
     uint8_t n_refs; /* number of elements of `ref` */
-    int64_t work;   /* argument of fxa__gpu_launch: elements or CTAs, depending on the kernel */
+    int64_t work;   /* argument `work` of fxa__gpu_launch: number of elements, rows or heads, depending on the kernel */
     fxa__dnn_ref ref[FXA__DNN_REFS];
     fxa__gpu_args args;
 } fxa__dnn_step;
@@ -44,7 +45,8 @@ void fxa__dnn_step_point(fxa__dnn_step *step, const void *field, uint8_t source,
 /* Makes each run set `field`, a pointer in the step's arguments, to the address of a tensor of the graph, which must
  * have memory. */
 void fxa__dnn_step_data(fxa__dnn_step *step, const void *field, const fxa__dnn_graph *g, int32_t tensor);
-/* Sets *array to the strides and type of a tensor of the graph, and makes each run set its address. */
+/* Sets the strides and the type of *array to those of a tensor of the graph, and makes each run set array->data to the
+ * tensor's address. */
 void fxa__dnn_step_tensor(fxa__dnn_step *step, FxaGpuArray *array, const fxa__dnn_graph *g, int32_t tensor);
 
 #endif

@@ -24,8 +24,10 @@ static int load_data_type(fxa_dtype dtype) {
 /* The part of a captured tensor that a load reads, as a tensor of the graph, and what a copy of this part needs. */
 typedef struct load_source {
     fxa__dnn_tensor t;
-    int64_t limit[4]; /* number of elements along each axis that a copy reads, the others are 0; 0 = all, -1 = none */
-    bool copied;      /* true: a helper kernel copies the elements, because cuDNN cannot read them in place */
+    /* A copy reads the first limit[i] elements along axis i and writes 0 for the others. limit[i] 0: all elements are
+     * read; -1: none is read. */
+    int64_t limit[4];
+    bool copied; /* true: a helper kernel copies the elements, because cuDNN cannot read them in place */
 } load_source;
 
 static bool load_constant(fxa__dnn_score *s, const fxa__node *load, int i, int64_t index, load_source *x) {

@@ -33,9 +33,9 @@ static bool reuse_has_one_user(const fxa_program *p, const bool *needed, int32_t
     return users == 1;
 }
 
-/* In dscore c f'(x / c) / c, the derivative of c f(x / c) as in soft caps, leaves out the multiplication and the
- * division by c. That saves roundings. Results do not change otherwise: if c is 0 or not finite while the score is
- * finite, f' or dscore is 0. */
+/* The gradient of a soft cap c f(x / c) of a score x is dscore c f'(x / c) / c. Removes the multiplication and the
+ * division by c from such a gradient, which saves roundings. Results do not change otherwise: if c is 0 or not finite
+ * while the score is finite, f' or dscore is 0. */
 void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
     const fxa_program *p = s->program;
     const uint32_t varies = 1u << FXA_INPUT_SCORE | 1u << FXA_INPUT_DSCORE;
@@ -54,7 +54,7 @@ void fxa__dnn_reuse_cancel(fxa__dnn_score *s) {
 
 /* ---- A factor of the score that the scale can include ------------------------------------------------------------ */
 
-/* Returns the only user of a node; -1 if the node has none, several, or is an output. */
+/* Returns the only node that reads `node`; -1 if no node or several nodes read `node`, or if `node` is an output. */
 static int32_t reuse_user(const fxa_program *p, const bool *needed, int32_t node) {
     if (!reuse_has_one_user(p, needed, node)) return -1;
     for (int32_t i = node + 1; i < p->n_nodes; i++)
@@ -94,11 +94,13 @@ static bool reuse_is_same(const fxa__dnn_score *from, int32_t j, const fxa__dnn_
     return true;
 }
 
-/* Gives nodes of `to` the tensors of equal nodes of `from`, except params and loads (each belongs to one program), the
- * score that `from` returns (it must have no other use, see backward_pad), and all nodes that depend on these. */
+/* Gives each node of `to` the tensor of an equal node of `from`, except
+ *   - params and loads, because each belongs to one of the programs,
+ *   - the score that `from` returns, because cuDNN masks it only if it has no other use (backward_pad),
+ *   - nodes that depend on one of these. */
 void fxa__dnn_reuse_made(const fxa__dnn_score *from, fxa__dnn_score *to) {
     int32_t score = fxa__program_output(from->program, FXA__OUT_SCORE);
-    FXA__ASSERT(from->g == to->g && from->base == to->base); /* else their tensors are not interchangeable */
+    FXA__ASSERT(from->g == to->g && from->base == to->base); /* only then can the programs share tensors */
     for (int32_t i = 0; i < to->program->n_nodes; i++) {
         const fxa__node *n = &to->program->nodes[i];
         if (n->op == FXA_OP_CONST || n->op == FXA_OP_PARAM || n->op == FXA_OP_LOAD) continue;

@@ -292,7 +292,8 @@ static int32_t score_leaf(fxa__dnn_score *s, int32_t node) {
     }
     if (n->op == FXA_OP_PARAM) return score_param(s, n);
     if (n->imm == FXA_INPUT_SCORE) return s->score;
-    FXA__ASSERT(n->imm != FXA_INPUT_DSCORE || s->dscore >= 0); /* the score and the mask do not read dscore */
+    /* While s->dscore is -1, only the score and the mask are added to the graph, and neither reads dscore. */
+    FXA__ASSERT(n->imm != FXA_INPUT_DSCORE || s->dscore >= 0);
     if (n->imm == FXA_INPUT_DSCORE) return s->dscore;
     return fxa__dnn_score_input(s, (fxa_input)n->imm);
 }

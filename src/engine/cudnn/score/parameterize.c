@@ -2,8 +2,8 @@
  *
  * Makes the score program from which a graph is made, with constants turned into params (lower/parameterize.h), whose
  * values each run passes to cuDNN. Problems that differ only in these constants therefore have one key and share one
- * plan of cuDNN. Each plan of fxattn stores the values. Called by attention/attention.c; attention/operands.c computes
- * the key.
+ * plan of cuDNN. The values of the constants are stored in fxa_plan.constants, because each problem has its own
+ * fxa_plan. Called by attention/attention.c; attention/operands.c computes the key.
  *
  * Constants become params after the masks have been extracted from the score and the derivative has been computed,
  * because both of these steps use the values. For constants in [FXA__DNN_NUMBER_MIN, FXA__DNN_NUMBER_MAX], the graph
@@ -41,8 +41,9 @@ static const uint8_t parameterize_users[FXA_OP_COUNT] = {
     [FXA_OP_DIVZ] = 1, [FXA_OP_MIN] = 1, [FXA_OP_MAX] = 1, [FXA_OP_CLAMP] = 1, [FXA_OP_SELECT] = 1,
 };
 
-/* Returns true for a float operation in parameterize_users that differs between (q, k) pairs, and so is an operation of
- * the graph: its constants may become params. Constants of other nodes may be needed by range analysis of ints. */
+/* Returns true if constant operands of the node may become params. The node must be a float operation of
+ * parameterize_users and differ between (q, k) pairs: the graph computes such a node, and not the host. Operands of
+ * other nodes stay constants, because the range analysis of ints may need their values. */
 static bool parameterize_is_user(const fxa__node *n, const fxa__depend *d) {
     const uint32_t same = 1u << FXA_INPUT_HEADS | 1u << FXA_INPUT_Q_LEN | 1u << FXA_INPUT_K_LEN;
     return parameterize_users[n->op] && n->type == FXA_FLOAT && (d->inputs & ~same || d->tensors);
@@ -79,8 +80,8 @@ static fxa_status parameterize_constants(fxa__host *host, const fxa_program *p, 
     return status;
 }
 
-/* With a bprop, constants do not become params: fxa__dnn_reuse_made finds nodes that are equal in both programs, and
- * compares constants by value, but no params. */
+/* If the problem has a bprop, constants do not become params: fxa__dnn_reuse_made finds nodes of the bprop that are
+ * equal to nodes of the score program, and can compare constants but not params. */
 fxa_status fxa__dnn_program_make(const fxa__problem *p, bool parameterizes, fxa__parameterized *out, fxa_error *err) {
     fxa_program *program = NULL;
     *out = (fxa__parameterized){.n_hidden = 0};

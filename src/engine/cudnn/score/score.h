@@ -33,7 +33,8 @@ typedef struct fxa__dnn_score {
     /* true: the program is the user's bprop, whose params are always passed by value */
     bool own;
     int32_t score, dscore; /* tensors of the inputs score and dscore; dscore -1 = none */
-    /* node score * c or score / c whose value the tensor `score` has; -1 = the tensor has the input score itself */
+    /* -1: the tensor `score` contains the input score. Otherwise index of a node score * c or score / c: the tensor
+     * `score` contains the value of this node. */
     int32_t folded;
     int32_t base; /* tensor with the sizes of the scores; coordinates are computed from the indices of its elements */
     int32_t value[FXA__DNN_MAX_NODES]; /* [n_nodes] tensor of each node; -1 = not added yet */
@@ -43,15 +44,18 @@ typedef struct fxa__dnn_score {
     int32_t same[FXA__DNN_MAX_NODES];
     int32_t axis[FXA_INPUT_COUNT];   /* [inputs] tensor of each coordinate; -1 = not added yet */
     bool needed[FXA__DNN_MAX_NODES]; /* [n_nodes] true: fxa__dnn_score_node must add the node */
-    bool indexed;     /* set to true by a node that reads a q or k coordinate, or an h coordinate from `table` */
-    bool keys_dense;  /* true: the keys of captured tensors must be contiguous */
+    /* true: the graph has a node that reads a q or k coordinate, or an h coordinate that is not `known`
+     * (fxa__dnn_axis) */
+    bool indexed;
+    bool keys_dense;  /* true: elements of captured tensors for neighbouring keys must be contiguous */
     bool own_lengths; /* true: each batch entry has its own lengths */
     /* three tensors [B,1,1,1], with q_len, k_len and k_len - q_len of each batch entry */
     int32_t length[3];
-    /* [axes] tensor in the workspace with the coordinates of an axis that are not `known` (fxa__dnn_axis); -1 = none */
+    /* [axes] tensor in the workspace to which a run writes the coordinates along the axis, if they are not `known`
+     * (fxa__dnn_axis); -1 = none */
     int32_t table[4];
     int32_t param[FXA_MAX_PARAMS]; /* [params] tensor of each param in device memory; -1 = not added yet */
-    fxa__dnn_step *discarded;      /* helper launch that is returned if the graph has failed */
+    fxa__dnn_step *discarded;      /* step that fxa__dnn_step_new returns if the graph has failed */
 } fxa__dnn_score;
 
 /* Sets the tensors of the inputs score and dscore, and `base`, from whose element indices coordinates are computed.

@@ -15,7 +15,7 @@ static double zero_bound(const fxa__dnn_score *s, int32_t node, int depth) {
     const fxa__node *n = &s->program->nodes[node];
     switch (n->op) {
     case FXA_OP_PARAM: return fxa__dnn_score_is_number(s, node) ? FXA__DNN_NUMBER_MAX : INFINITY;
-    case FXA_OP_CONST: /* at least the bound of a param: the graph must be the same if the constant becomes one */
+    case FXA_OP_CONST: /* at least the bound of a param: the graph must be the same if the constant becomes a param */
         return n->type == FXA_FLOAT && isfinite(n->f) ? fmax(fabs(n->f), FXA__DNN_NUMBER_MAX) : INFINITY;
     case FXA_OP_TANH:
     case FXA_OP_SIGMOID:
@@ -38,9 +38,11 @@ static bool zero_is_plain(const fxa__dnn_tensor *y, int mode) {
     return y->number || (y->source == FXA__DNN_VALUE && isfinite(f) && (mode == CUDNN_POINTWISE_MUL || f != 0));
 }
 
-/* If y is virtual, one of two fast ways applies. In a product with a bounded y, y is replaced by min(y, 2^64): only a
- * NaN in y could prevent 0 * y = 0, and cuDNN's minimum drops NaN. (Where x is not 0, a NaN in y came from the score,
- * and x is NaN too.) Otherwise y is replaced by 0 (product) or 1 (quotient) where x is 0. */
+/* A virtual y is replaced before the operation:
+ *   - in a product with a bounded y, by min(y, 2^64). Only a NaN in y could prevent 0 * y = 0, and cuDNN's minimum
+ *     drops NaN. Where x is not 0, no NaN is lost: a NaN in y comes from the score, so x is NaN too.
+ *   - otherwise by 0 (product) or 1 (quotient) where x is 0.
+ * If y is not virtual, a select sets the result to 0 where x is 0, unless zero_is_plain returns true. */
 int32_t fxa__dnn_zero_wins(fxa__dnn_score *s, int32_t node, int mode, int32_t x, int32_t y) {
     static const double most = 0x1p64; /* 0 * most is 0 */
     enum { DEPTH = 6 };
