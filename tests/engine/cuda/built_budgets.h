@@ -39,11 +39,13 @@ static const struct built_budget {
     {FAMILY_SM80, "fxa_backward", "", 472, 0, false},
     {FAMILY_SM80, "fxa_backward", "dense_bias", 0, 8, false},
     {FAMILY_SM80, "fxa_tile_lists", "", 8, 0, false},
+    {FAMILY_SM80, "fxa_convert_merge", "", 8, 0, false}, /* sm_120 and 121, dropout at mapped coordinates */
     {FAMILY_SM80, "fxa_pages_store", "", 4, 0, false},
     {FAMILY_SIMT, "fxa_forward", "", 168, 0, false},
     {FAMILY_SIMT, "fxa_backward", "", 100, 0, false},
     {FAMILY_SIMT, "fxa_grad_q", "", 100, 0, false},
     {FAMILY_SIMT, "fxa_tile_lists", "", 8, 0, false},
+    {FAMILY_SIMT, "fxa_convert_merge", "", 8, 0, false},
     {FAMILY_SIMT, "fxa_pages_store", "", 4, 0, false},
 };
 

@@ -175,15 +175,17 @@ TEST(tiles_of_other_kernels) { shape_for_all(90, shape_check_others); }
  * what launches need. */
 TEST(every_architecture_has_kernels) {
     for (int32_t arch = 0; arch < 200; arch++) {
-        bool any[2] = {false, false};
+        bool any[2] = {false, false}, tensor_cores[2] = {false, false};
         for (size_t i = 0; i < fxa__cuda_recipe_count; i++) {
             const fxa__cuda_recipe *r = &fxa__cuda_recipes[i];
             if (arch < r->arch_first || arch > r->arch_last) continue;
             T_CHECK(r->main.source && r->main.shape && r->launch && r->shared_kb >= 99);
             T_INT(r->dq != NULL, r->pass == FXA_BACKWARD);
             any[r->pass] = any[r->pass] || (strcmp(r->family, "simt") == 0 && !r->refuses);
+            tensor_cores[r->pass] = tensor_cores[r->pass] || strcmp(r->family, "simt") != 0;
         }
         T_CHECK(any[FXA_FORWARD] == (arch >= 80) && any[FXA_BACKWARD] == (arch >= 80));
+        T_CHECK(tensor_cores[FXA_FORWARD] == (arch >= 80) && tensor_cores[FXA_BACKWARD] == (arch >= 80));
         T_INT(fxa__cuda_recipe_has_arch(arch), arch >= 80);
     }
     T_CHECK(!fxa__cuda_recipe_family("sm90") && fxa__cuda_recipe_family("sm80") && !fxa__cuda_recipe_family("sm"));
