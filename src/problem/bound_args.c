@@ -124,7 +124,7 @@ static fxa_status args_check_tables(const fxa_problem *p, const fxa_args *args, 
         const struct args_table *row = &args_tables[i];
         int64_t n = fxa__slot_length(p, (fxa_slot)i);
         bool scale = i > FXA_SLOT_PARAMS, optional = i == FXA_SLOT_Q_LENGTHS || i == FXA_SLOT_K_LENGTHS || scale;
-        /* with both VARLEN and PAGED, the problem does not use slot CU_K; setting the slot is no error */
+        /* a problem with both VARLEN and PAGED does not use slot CU_K; setting the slot is no error */
         bool not_used = i == FXA_SLOT_CU_K && (p->flags & FXA_VARLEN);
         if (n < 0 && slot[i] && scale) FXA_TRY(args_check_scale(p, (fxa_slot)i, err));
         if (n < 0 && slot[i] && !scale && !not_used)
@@ -375,7 +375,7 @@ fxa_status fxa__bound_args_make(const fxa__problem *problem, const fxa_args *arg
     return fxa__ok(err);
 }
 
-/* In a forward pass, params and tensors of the user-written backward program are not checked, because only a backward
+/* Params and tensors of the user-written backward program are not checked in a forward pass, because only a backward
  * pass reads them. */
 fxa_status fxa__bound_args_make_inputs(const fxa__problem *problem, const fxa_args *args, fxa_view *views,
                                        fxa__bound_args *out, fxa_error *err) {

@@ -51,7 +51,7 @@ static fxa_value prove_load(prove_values *v, const fxa__node *n) {
     return outside;
 }
 
-/* For the other operand of a node `operand && decider` or, if is_or, `operand || decider`. Returns a bool, in the
+/* Handles the other operand of a node `operand && decider` or, if is_or, `operand || decider`. Returns a bool, in the
  * program that v->b builds, that is true where the operand depends on an out-of-bounds load (`miss`) and the value of
  * `decider` does not decide the result alone. Returns `miss` itself if `decider` may depend on such a load too. */
 static fxa_value prove_unless(prove_values *v, bool is_or, fxa_value miss, int32_t decider) {

@@ -54,7 +54,7 @@ enum {
     FXA__WITH_HEADS = 2,   /* hq, hkv */
     FXA__WITH_WINDOW = 4,  /* window_left, window_right */
     FXA__WITH_DROPOUT = 8, /* the rate dropout_p; the flag DROPOUT belongs to no part */
-    /* where the data are: device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
+    /* place of the data: device, ordinal, alignment, max_workspace, flags DETERMINISTIC and GRAPH_CAPTURE */
     FXA__WITH_PLACE = 16,
     FXA__WITH_ALL = 31
 };

@@ -76,7 +76,7 @@ void fxa__tile_bruteforce_close(const fxa__tile_grid *g, fxa__tile_bruteforce *p
 /* Returns the class of the tile q x k (local indices) by evaluating each pair of the tile; MIXED if pairs cannot be
  * evaluated or *g->budget is used up. g->pairs and g->budget must be set. */
 fxa_tile_class fxa__tile_bruteforce_class(const fxa__tile_grid *g, fxa__slice q, fxa__slice k);
-/* For tiles of 1 x 1 pair: evaluates the pairs of a rectangle, which is cheaper than halving the rectangle, and adds
+/* Tiles of 1 x 1 pair: evaluates the pairs of a rectangle, which is cheaper than halving the rectangle, and adds
  * `times` to a count of *out for each pair. Returns false, with nothing counted, if the tiles are larger, or if the
  * pairs are too many or cannot be evaluated. */
 bool fxa__tile_bruteforce_count(const fxa__tile_grid *g, fxa__slice q, fxa__slice k, uint64_t times,
