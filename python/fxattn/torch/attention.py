@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.nn.attention import flex_attention as _theirs
+from torch.utils import _pytree
 
 from .. import _abi
 from .._errors import ArgumentError
@@ -60,6 +61,9 @@ class AttentionOutput(NamedTuple):
     lse: Optional[Tensor] = None
     row_max: Optional[Tensor] = None
 
+
+# torch.export.save writes the type of a program's result by this name.
+_pytree._register_namedtuple(AttentionOutput, serialized_type_name="fxattn.torch.AttentionOutput")
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -48,6 +48,20 @@ def test_exported_operators_have_no_nan_and_no_empty_list(strict):
     assert torch.equal(found[0], fx.attention(*x, "score * 2"))
 
 
+class Stats(torch.nn.Module):
+    def forward(self, q, k, v):
+        return fx.attention(q, k, v, lambda s, b, h, i, j: 2 * s, return_lse=True)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_results_with_lse_are_saved(tmp_path, strict):
+    path = str(tmp_path / "stats.pt2")
+    torch.export.save(torch.export.export(Stats(), tuple(inputs()), strict=strict), path)
+    got, wanted = torch.export.load(path).module()(*inputs()), Stats()(*inputs())
+    assert isinstance(got, fx.AttentionOutput) and got.row_max is None
+    assert torch.equal(got.out, wanted.out) and torch.equal(got.lse, wanted.lse)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_jit_trace(tmp_path):
     model = Model()
