@@ -91,15 +91,15 @@ typedef struct fxa_index_map {
     fxa_segment segment[FXA_MAX_SEGMENTS]; /* SEGMENTS: [n_segments] */
 } fxa_index_map;
 
-/* Coordinate q of row i of batch entry b, where i counts from 0 in each sequence:
+/* Coordinate q of row i of batch entry b (i counts from 0 in each sequence), by the flags of the problem:
  *
- *     FXA_Q_START                                            map_q(i) + OFFSET_Q + Q_START[b]
- *     FXA_BOTTOM_RIGHT without FXA_CAUSAL and FXA_WINDOW     map_q(i) + OFFSET_Q + k_len - q_len
- *     else                                                   map_q(i) + OFFSET_Q
+ *     FXA_Q_START                                              map_q(i) + OFFSET_Q + Q_START[b]
+ *     FXA_BOTTOM_RIGHT, and neither FXA_CAUSAL nor FXA_WINDOW  map_q(i) + OFFSET_Q + k_len - q_len
+ *     all others                                               map_q(i) + OFFSET_Q
  *
- * q_len and k_len are the lengths that the program reads; OFFSET_Q is 0 unless map_q.has_offset is set. With suitable
- * maps and offsets a row has the same q, and thus the same dropout, in a pass over the entire sequence, in a pass over
- * a chunk of the sequence, and in a decoding step. */
+ * q_len and k_len are the inputs of these names of the score program; OFFSET_Q is 0 unless map_q.has_offset is set.
+ * With suitable maps and offsets a row has the same q, and thus the same dropout, in a pass over the entire sequence,
+ * in a pass over a chunk of the sequence, and in a decoding step. */
 
 /* ---- Flags ------------------------------------------------------------------------------------------------------ */
 
@@ -109,8 +109,8 @@ typedef struct fxa_index_map {
  * CAUSAL: k <= q
  * WINDOW: q - window_left <= k <= q + window_right
  * BOTTOM_RIGHT: CAUSAL and WINDOW use q + k_len - q_len in place of q, which aligns the masks to the last row and the
- *     last key; the q that the program reads is unchanged. Without CAUSAL and WINDOW: the q that program and dropout
- *     read is shifted by k_len - q_len.
+ *     last key; the q that program and dropout read is unchanged. If neither CAUSAL nor WINDOW is set, k_len - q_len is
+ *     added to the q that program and dropout read. q_len and k_len are the inputs of these names of the score program.
  *
  * Sequences
  * PADDING: batch entries have lengths, FXA_SLOT_Q_LENGTHS or FXA_SLOT_K_LENGTHS or both. Rows and keys past the length

@@ -360,8 +360,9 @@ typedef struct fxa_view {
 
 /* Evaluates a program at one (query, key) pair in f64. This function defines the meaning of programs.
  *
- *     SCORE               *value = new score, *mask = 0 or 1
- *     BPROP, DERIVATIVE   *value = dscore,    *mask = 1
+ *     kind of program     *value       *mask
+ *     SCORE               new score    0 or 1
+ *     BPROP, DERIVATIVE   dscore       1
  *
  * in: inputs by fxa_input; SCORE and DSCORE are floats, the others must be integers of 32 bits.
  * params, tensors: by number, one element per param and tensor of the program; NULL only if the program has none.
@@ -372,9 +373,10 @@ FXA_API FXA_CHECKED fxa_status fxa_program_eval(const fxa_program *program, cons
 
 /* Results of a program at one (query, key) pair:
  *
- *     SCORE        SCORE, MASK
- *     BPROP        DSCORE
- *     DERIVATIVE   DSCORE, then any number of DPARAM and DTENSOR */
+ *     kind of program   results
+ *     SCORE             SCORE, MASK
+ *     BPROP             DSCORE
+ *     DERIVATIVE        DSCORE, then any number of DPARAM and DTENSOR */
 typedef enum fxa_result_kind {
     FXA_RESULT_SCORE = 0,   /* new score */
     FXA_RESULT_MASK = 1,    /* 0 or 1 */

@@ -329,7 +329,8 @@ FXA_KERNEL fxa_gpu_sink(FXA_ARGS FxaGpuSink a) {
 
 /* ---- Coordinates -------------------------------------------------------------------------------------------------- */
 
-/* Returns c(i) of FxaGpuPlaces: the coordinate of index i without the terms add, dynamic, shift and more. */
+/* Returns c(i) of FxaGpuPlaces: the coordinate of index i before the kernel adds the members `add`, `dynamic`, `shift`
+ * and `more`. */
 FXA_DEVICE int64_t place_coordinate(const FxaGpuPlaces *a, int64_t i) {
     int at = 0;
     if (a->table) return a->table[i];

@@ -63,12 +63,13 @@ typedef struct fxa__emit {
     uint8_t *in_bounds; /* loads: bit d = index d is proven in bounds */
 } fxa__emit;
 
-/* Prepares the text of program p for the outputs of `kinds` (bit i: fxa__out_kind i). p may be of any kind, must
- * outlive *out and must not read q_row or k_row: in compiled code q and k are the row indices. Returns false if memory
- * ran out. The caller closes *out in either case. */
+/* Prepares the text of program p for the outputs of `kinds` (bit i: outputs of fxa__out_kind i). p may be a program of
+ * any fxa_program_kind, and must outlive *out. p must not read q_row or k_row, because the text has no variables for
+ * them: the caller first replaces them by q and k, which in compiled code are the indices of row and key. Returns false
+ * if memory ran out. The caller closes *out in either case. */
 bool fxa__lower_emit_open(fxa__host *host, const fxa_program *p, fxa__dialect dialect, uint32_t kinds, fxa__emit *out);
 void fxa__lower_emit_close(fxa__emit *e);
-/* Marks a node and all nodes that it depends on as needed by outputs of the kinds in `bits`, and hoists the node if it
+/* Marks a node and all nodes that it depends on as needed by `bits` (bits of fxa__emit.used), and hoists the node if it
  * is of another level than PAIR, so that statements of level PAIR can read it. */
 void fxa__lower_emit_require(fxa__emit *e, int32_t node, uint8_t bits);
 

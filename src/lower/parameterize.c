@@ -23,7 +23,7 @@ typedef struct param_work {
     const fxa_program *p;
     uint8_t *kept;   /* [nodes] 1 = the constant stays a constant */
     uint64_t *shape; /* [nodes] hash of the node's expression without the values of replaceable constants */
-    int32_t *number; /* [nodes] number of a constant that becomes a param; -1 = none */
+    int32_t *number; /* [nodes] index among the new params, for a constant that becomes a param; -1 = none */
     uint8_t *done;   /* [nodes] 1 = param_walk has finished the node */
     int32_t *stack;  /* [nodes] stack of param_walk */
     int32_t n_new, capacity;
@@ -109,7 +109,7 @@ static void param_walk(param_work *w, int32_t from) {
     }
 }
 
-/* Sets w->number: numbers the constants that become params, by a walk from every output. */
+/* Sets w->number and w->n_new: numbers the constants that become params, by a walk from every output. */
 static void param_number(param_work *w) {
     for (int32_t i = 0; i < w->p->n_nodes; i++) w->number[i] = -1;
     for (int32_t i = 0; i < w->p->n_outputs; i++) {
@@ -123,8 +123,8 @@ static void param_number(param_work *w) {
 
 enum { PARAM_UNDERSCORES = FXA_MAX_NAME - 3, PARAM_NAME = FXA_MAX_NAME + 1 };
 
-/* Writes the name of new param `number`: `underscores` underscores, then "c00", "c01", ... Returns true if the program
- * already declares a param or tensor of this name. */
+/* Writes the name of the new param with index `number`: `underscores` underscores, then "c00", "c01", ... Returns true
+ * if the program already declares a param or tensor of this name. */
 static bool param_name(const fxa_program *p, int32_t number, int underscores, char name[PARAM_NAME]) {
     memset(name, '_', (size_t)underscores);
     (void)snprintf(name + underscores, (size_t)(PARAM_NAME - underscores), "c%02d", (int)number);
@@ -142,7 +142,8 @@ static int param_underscores(const param_work *w) {
     return -1;
 }
 
-/* Declares the new params. Sets given[i] to the param that replaces node i, a constant, and to -1 for other nodes. */
+/* Declares the new params. Sets given[i] to the param that replaces node i if node i is a constant that becomes a
+ * param, and to -1 for other nodes. */
 static void param_declare(const param_work *w, fxa_builder *b, int underscores, fxa_value *given) {
     char name[PARAM_NAME];
     for (int32_t i = 0; i < w->p->n_nodes; i++) {

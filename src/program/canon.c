@@ -22,7 +22,8 @@
 /* State of one call of fxa_builder_finish. */
 typedef struct canon {
     fxa_builder *b;
-    fxa__output *outputs; /* [n_outputs] nodes, params and tensors are given by their indices in the builder */
+    /* [n_outputs]; their members slot, value and index are indices in the builder, not in the finished program */
+    fxa__output *outputs;
     size_t n_outputs, outputs_capacity;
     fxa__decl params[FXA_MAX_PARAMS], tensors[FXA_MAX_TENSORS]; /* sorted by name */
     /* [index of a param or tensor in the builder] its index in the program */

@@ -88,8 +88,8 @@ class ScoreArguments:
 
     def call(self, q: Tensor, k: Tensor, scale: Any, config: Sequence[int], dropout_p: float,
              extras: Sequence[Tensor], mask_extra: Sequence[Any] = ()) -> Call:
-        """Returns the Call that the operators fxattn::fwd and fxattn::bwd take. `mask_extra`: tensors and numbers that
-        a mask_mod recorded by Dynamo takes as further arguments."""
+        """Returns a Call: the arguments, besides q, k and v, of the operators fxattn::fwd and fxattn::bwd.
+        `mask_extra`: tensors and numbers that a mask_mod recorded by Dynamo takes as further arguments."""
         if self.is_functions:
             traced = None if self.score_mod is None and self.mask_mod is None else trace(
                 self.score_mod, self.mask_mod, **score_attributes(q))

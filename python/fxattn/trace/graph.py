@@ -249,9 +249,10 @@ def _broadcast(rec: Recording, name: str, array: Any, shape: Optional[Sequence[i
 
 
 def _place(rec: Recording, axis: int) -> int:
-    """Returns the node of the index with which arrays are read along an axis of the scores. In a step of ring
-    attention, arrays are indexed by the positions in the entire sequence: k for keys, and q for rows. If bottom-right
-    alignment has added k_len - q_len to q, arrays are indexed by q - (k_len - q_len) for rows."""
+    """Returns the node of the index with which captured arrays are read along an axis of the scores. A step of ring
+    attention computes a part of the scores, but captured arrays have the size of the full sequence. Therefore arrays
+    are indexed by positions in the full sequence there: by the input q for rows and by the input k for keys. If
+    bottom-right alignment has added k_len - q_len to q, arrays are indexed by q + q_len - k_len for rows."""
     if rec.part is None or axis < 2:
         return STORED[axis]
     if axis == 3:
@@ -302,10 +303,11 @@ def trace_graph(score_mod: Any, mask: Optional[Callable[[Recording], int]], bpro
                 tensors: Optional[Mapping[str, Any]], bprop_tensors: Optional[Mapping[str, Any]],
                 shape: Optional[Sequence[int]], part: Optional[str] = None) -> Tuple[Any, ...]:
     """Returns (program, tensors, params) of the score callback; with bprop, followed by (program, tensors, params) of
-    bprop. `mask` records a FlexAttention mask_mod; with a mask the trace is not cached. `part` is set if the call
-    computes a part of the scores, while arrays have the indices of the full scores. `part` "moved" means that q and k
-    are coordinates of the full scores; `part` "aligned" means in addition that the alignment BOTTOM_RIGHT adds k_len -
-    q_len to q."""
+    bprop. `mask` is a function that traces a FlexAttention mask_mod into the recording of score_mod and returns the
+    node of the mask. A trace with a mask is not cached, because the cache key of callbacks does not contain the
+    mask_mod. `part` is set if the call computes a part of the scores, while arrays have the indices of the full scores.
+    `part` "moved" means that q and k are coordinates of the full scores; `part` "aligned" means in addition that the
+    alignment BOTTOM_RIGHT adds k_len - q_len to q."""
     check_arguments(score_mod, bprop, tensors, bprop_tensors)
     asked = None if mask else reuse.graph_lookup(score_mod, bprop, tensors, bprop_tensors, shape, part)
     found = None if asked is None else asked.find()

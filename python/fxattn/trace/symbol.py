@@ -124,13 +124,13 @@ class Sym:
 
 
 class NeedsCapture(BaseException):
-    """Raised when NumPy reads the elements of a traced value. A NeedsCapture makes the tracer repeat the trace with
-    wrapped arrays (capture.py)."""
+    """Raised when NumPy reads the elements of a traced value. The tracer (entry.py) catches the exception and traces
+    the function again, after the NumPy arrays that the function captured are wrapped (capture.py)."""
 
 
 class NeedsJax(BaseException):
-    """Raised when JAX requires an array in place of a traced value. A NeedsJax makes the tracer call JAX to trace the
-    function."""
+    """Raised when JAX requires an array in place of a traced value. The tracer (entry.py) catches the exception and
+    calls JAX to trace the function."""
 
 
 def recording_of(values: Any) -> Optional[Recording]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a generated guard.
+"""First level of the trace cache: finds the trace of a score_mod and a mask_mod in about 1 us, by a guard, a generated
+Python function that tests whether a cached trace is still valid.
 
-A guard is a generated Python function that tests whether a cached trace is still valid. The guard of a cached trace
-compares each value that the traced functions read (code, cells, globals, defaults, attributes of modules) with the
-value at the time of the trace: is it still one object, an equal number, or a tensor of equal class, dtype and rank? If
-all values are unchanged, the guard returns the trace with the tensors that the functions hold now. The second level of
-the trace cache, reuse.py, collects everything that the functions read into a key, which takes about 5 us.
+The guard of a cached trace compares each value that the traced functions read (code, cells, globals, defaults,
+attributes of modules) with the value at the time of the trace: is it still one object, an equal number, or a tensor of
+equal class, dtype and rank? If all values are unchanged, the guard returns the trace with the tensors that the
+functions hold now. The second level of the trace cache, reuse.py, collects everything that the functions read into a
+key, which takes about 5 us.
 
 Invariants:
 
@@ -18,7 +19,8 @@ Invariants:
   in every call get no guard.
 
 - A guard is looked up by the addresses of the code of its two functions, and then compares the code objects of the
-  functions with those that the guard holds. A guard holds no tensor and no dictionary of globals.
+  functions with those that the guard holds. A guard holds no reference to a tensor or to the globals of a function: the
+  cache would otherwise keep tensors in memory that the caller has dropped.
 """
 import threading
 import types

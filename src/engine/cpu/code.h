@@ -94,7 +94,7 @@ static inline bool fxa__cpu_is_decode(const fxa_problem *p, int64_t rows) {
  * the mask in that box. Tiles of other heads and batch entries often have the same box. */
 typedef struct fxa__cpu_range_cache {
     fxa_tile_bounds box;
-    uint32_t tile; /* fxa_tile_class of the box; UINT32_MAX = the entry is free */
+    uint32_t tile; /* class of the mask for all pairs in `box` (fxa_tile_class); UINT32_MAX = the entry is free */
 } fxa__cpu_range_cache;
 
 /* One (batch entry, KV head) of a run. */

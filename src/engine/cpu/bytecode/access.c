@@ -201,8 +201,8 @@ void fxa__tape_access_prefetch(const fxa__tape_at *r, const fxa__tape_access *ac
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
-/* Adds the value of each column of a piece to the gradient sum of the column's element. The sums of consecutive columns
- * are p->stride doubles apart. */
+/* For each column of a piece, adds the column's value to the gradient sum of the tensor element that the column loads,
+ * except where dscore is 0. The sums of consecutive columns are p->stride doubles apart. */
 static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *access, const access_piece *p,
                               const void *value, const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -212,8 +212,9 @@ static void access_add_spread(const fxa__tape_at *r, const fxa__tape_access *acc
     kernels->tape[op](p->end - p->begin, sum + p->offset, d, x, &p->stride);
 }
 
-/* Adds the value of each column of a piece to the gradient sum of the column's element. If all columns have the same
- * element (stride 0), the values of entire steps of FXA__TAPE_STEP columns are summed first and then added at once. */
+/* For each column of a piece, adds the column's value to the gradient sum of the tensor element that the column loads,
+ * except where dscore is 0. If all columns load the same element (stride 0), the values of entire steps of
+ * FXA__TAPE_STEP columns are summed first and then added at once. */
 static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *access, access_piece p, const void *value,
                              const void *dscore, double *sum) {
     const fxa__cpu_kernels *kernels = r->run->tape->kernels;
@@ -227,8 +228,8 @@ static void access_add_piece(const fxa__tape_at *r, const fxa__tape_access *acce
     access_add_spread(r, access, &p, value, dscore, sum);
 }
 
-/* Adds the values of a piece's columns to the elements of the gradient tensor itself, which may have any dtype, except
- * where dscore is 0. row: true = `value` has one value per column; false = one for all columns. */
+/* Like access_add_piece, but adds to the elements of the gradient tensor itself (`view`), which may have any dtype.
+ * row: true = `value` has one value per column; false = one for all columns. */
 static void access_add_stored(const fxa__tape_at *r, const fxa_view *view, const access_piece *p, const void *value,
                               bool row, const void *dscore) {
     enum { PIECE = 64 };

@@ -102,8 +102,8 @@ static bool attend_is_first(const fxa__cpu_forward_worker *w, int64_t row, int64
     return i == row + n;
 }
 
-/* Computes o = beta o + t V for a row where V may be infinite or NaN. Skips keys with weight 0, and the old output if
- * beta is 0. */
+/* Computes o = beta o + t V for a row where V may be infinite or NaN. t: weights; beta: factor by which the softmax
+ * rescales the old output. Skips keys with weight 0. If beta is 0, the old output is set to 0 and not multiplied. */
 static void attend_add_row(fxa__cpu_forward_worker *w, int64_t row, const void *t, const void *v, int64_t n,
                            double beta) {
     const fxa__cpu_kernels *kernels = w->kernels;

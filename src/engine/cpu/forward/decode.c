@@ -38,7 +38,8 @@ static void decode_scores(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
         kernels->row_scale(fxa__cpu_real_at(kernels, w->t, row * sizes->ldt), n, factor);
 }
 
-/* Computes o = beta o + t V for n keys. An output with beta 0 is set to 0 first, so that 0 * inf gives no NaN. */
+/* Computes o = beta o + t V for n keys. t: weights of these keys; beta: factor by which the softmax rescales the
+ * outputs so far. If the beta of a row is 0, its output is set to 0 and not multiplied: 0 * inf would be NaN. */
 static void decode_outputs(fxa__cpu_forward_worker *w, int64_t key, int64_t n) {
     const fxa__cpu_sizes *sizes = &w->run->sizes;
     const fxa__cpu_kernels *kernels = w->kernels;

@@ -90,7 +90,7 @@ static void pairs_product(const fxa__cpu_kernels *kernels, const fxa__cpu_produc
                               x->ldc, x->beta);
 }
 
-/* ---- Transposed sums of the format "transposed" ------------------------------------------------------------------ */
+/* ---- Sums W^T X of the format "transposed", computed as (X^T W)^T ------------------------------------------------ */
 
 /* Returns the row pitch of sums^T in reals: entire panels, because products write these, plus one cache line. An odd
  * number of cache lines per row spreads the rows over the sets of the cache. */

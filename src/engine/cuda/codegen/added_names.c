@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the tensors and params that passes add to programs: int32 arrays that a run passes by fxa_slot, and the
- * tensors and params of the caller's backward program. If the score program declares the name already, a number is
- * appended. Programs sort declarations by name, so names decide the order of tensors. A name does not say where a run
- * finds the tensor: fxa__cuda_origin does.
+ * Makes the names of the tensors and params that the passes of codegen add to the score program: int32 arrays that a
+ * run passes as an fxa_slot (coordinate maps, offsets), and the tensors and params of the caller's backward program. A
+ * name that the score program already declares gets a number appended. A program sorts its tensors and params by name,
+ * so their indices do not show where a run finds their data; fxa__cuda_tensor_source() and fxa__cuda_param_source()
+ * find this by the name.
  */
 #include "passes.h"
 

@@ -101,8 +101,10 @@ typedef struct fxa__cuda_config {
 /* What value() and mask() read for a pair (q, k) besides its score. Nodes are indices into fxa__cuda_program.program;
  * -1 = none. */
 typedef struct fxa__cuda_operands {
-    int32_t diagonal, dense; /* nodes that the text reads as pair.diagonal and pair.dense */
-    int32_t q, k;            /* loads that the text reads as pair.q_word (per query) and pair.k_word (per key) */
+    int32_t diagonal, dense; /* nodes whose values the generated code reads as pair.diagonal and pair.dense */
+    /* load nodes whose values the generated code reads as pair.q_word (depends on q, not on k) and pair.k_word (depends
+     * on k, not on q) */
+    int32_t q, k;
     struct fxa__cuda_range {
         int32_t tensor, axis;
     } ranges[FXA_CUDA_RANGES]; /* [n_ranges] tensor and axis of which FxaArgs.ranges[] has minima and maxima */

@@ -82,8 +82,9 @@ typedef struct cuda_work {
     /* true = the row and key operand (captured values per query and key) are i64 elements saturated to 32 bits;
      * the mask nevertheless has the result of comparing all 64 bits */
     bool i64_operands;
-    /* backward: float node that the forward reads, rounded to f32, from the table of diagonal(). The backward computes
-     * the node, and must not fuse it into an fma, which would not round it. -1 = none */
+    /* backward: float node that depends on b, h and q - k alone. The forward reads the node from the table over q - k
+     * (diagonal()), where it is rounded to f32. The backward computes the node for each pair, and must not fuse it into
+     * an fma, which would skip this rounding. -1 = none */
     int32_t rounded;
 
     uint8_t *in_bounds; /* pass 11, loads: bit d is set if index d is always inside the tensor */

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Splits the score that the program computes into value() and unit(), a factor that depends on params alone. Kernels
- * multiply the unit into the scale of exp2, once per run. They rely on a unit > 0, so a factor that may be <= 0 stays
- * in value().
+ * Splits the new score into a product of two values, which functions of the generated text return: value(), and a
+ * factor that depends on params alone, which unit() returns times log2(e). Kernels multiply unit() into the scale of
+ * exp2, once per run. They rely on unit() > 0, so a factor that may be <= 0 stays in value().
  */
 #include "passes.h"
 
 #include "../../../base/invariant.h"
 #include "../../../program/range.h"
 
-/* Bounds of the unit (factor of the score that depends on params alone) at scale 1. Within these bounds, the unit is in
- * the range of f32 for all usual scales. */
+/* Bounds of the factor of the new score that depends on params alone, at scale 1. Within these bounds, unit() is in the
+ * range of f32 for all usual scales. */
 #define SPLIT_MIN_FACTOR 1e-18
 #define SPLIT_MAX_FACTOR 1e18
 
@@ -35,9 +35,10 @@ bool fxa__cuda_factor_is_positive(const fxa__cuda_program *program) {
     return positive;
 }
 
-/* Sets the nodes that value() and unit() return. If finite_factors is set and the score is a product with one operand
- * that depends on params alone, unit() returns that operand and value() the other one. Otherwise value() returns the
- * score, and computed.factor is -1. */
+/* Chooses the nodes of two functions of the generated text: computed.value, which value() returns, and computed.factor,
+ * which unit() returns times log2(e). If finite_factors is set and the new score is a product with one operand that
+ * depends on params alone, computed.factor is this operand and computed.value the other one. Otherwise computed.value
+ * is the new score and computed.factor is -1. */
 static void split_score(cuda_work *w) {
     const fxa_program *p = w->c->program;
     fxa__cuda_computed *to = &w->c->computed;

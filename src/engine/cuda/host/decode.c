@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of decode (few queries, split-KV): the kernels that clear buffers, pack operands and write tables
- * (fxa__cuda_prepasses), a tile list with one row per batch entry (and KV head), and fxa_decode. Also computes how the
- * keys of a (b, KV head) are divided into splits, and how splits are grouped into work items; a CTA computes one item
- * at a time (sm90/decode.cu).
+ * Launches of decode (few queries, split-KV), in order: the kernels that clear buffers, pack operands and write tables
+ * (fxa__cuda_prepasses), the kernel that writes the tile list, and fxa_decode. The list has a row per batch entry if
+ * the mask or the lengths depend on b, and per KV head if the mask depends on h; otherwise batch entries or heads share
+ * rows. Also computes how the keys of a (b, KV head) are divided into splits, and how splits are grouped into work
+ * items; a CTA computes one item at a time (sm90/decode.cu).
  */
 #include "call.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Launches of the forward pass: the kernels that clear buffers, pack operands and write tables (fxa__cuda_prepasses),
- * the tile list, fxa_forward.
+ * Launches of the forward pass, in order: the kernels that clear buffers, pack operands and write tables
+ * (fxa__cuda_prepasses), the kernel that writes the tile list, and fxa_forward.
  */
 #include "call.h"
 

@@ -16,7 +16,8 @@
 /* Sources of a tensor's elements. */
 typedef enum fxa__dnn_source {
     FXA__DNN_VIRTUAL, /* result of an operation, without memory */
-    /* slot `index` of the run; the workspace if the run passes NULL and `fill` or `cleared` is set */
+    /* memory that the caller passes in slot `index`; if the caller passes NULL and the tensor's `fill` or `cleared` is
+     * set: workspace, from byte `offset` on */
     FXA__DNN_SLOT,
     FXA__DNN_TENSOR,  /* captured tensor `index` */
     FXA__DNN_SCRATCH, /* workspace, from byte `offset` on */

@@ -169,8 +169,11 @@ static const char *checks_tiles(const checks_look *l) {
 
 /* ---- Operands and results in memory ------------------------------------------------------------------------------ */
 
-/* Refuses operand tensors in memory that cuDNN reads wrongly (tensors with one value per batch entry and, in backward,
- * with one value per key), or for which cuDNN aborts the process (bools and bytes). */
+/* Refuses an operand in memory in these cases:
+ *   type          bool, byte or another type for which cuDNN aborts the process; the product dO * O may have any type
+ *   one row       forward: the score program reads one value per head, for more than 128 keys
+ *   several rows  one value per batch entry, unless it is a length; backward: also one value per key
+ * In the last two cases cuDNN reads the operand wrongly. */
 static const char *checks_memory_of(const checks_look *l, int32_t t) {
     const fxa__dnn_tensor *x = t >= 0 ? checks_tensor(l, t) : NULL, *y = checks_tensor(l, l->op->y);
     if (!x || !checks_has_memory(x)) return NULL;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Gradients of pairs in the backward kernels: dS from a weight and its derivative, and what dS adds to the gradients of
- * captured tensors and params.
+ * Gradients of pairs (q, k) in the backward kernels: dS, computed from the pair's weight in P, the derivative of the
+ * score program, and dP - delta; and what dS adds to the gradients of captured tensors and params.
  */
 #ifndef FXA_CUDA_COMMON_PAIR_GRADIENTS_CUH
 #define FXA_CUDA_COMMON_PAIR_GRADIENTS_CUH
 
 #include "common/score.cuh"
 
-/* dS = weight * derivative * rest, with rest = dP - delta, is computed in two steps: times_derivative() returns weight
- * * derivative, and times_rest() returns this product times rest. If the derivative may be infinite or NaN
- * (PROG_DERIVATIVE 2), a weight or rest of 0 returns 0. */
+/* dS = weight * derivative * rest, with the weight in P and rest = dP - delta, is computed in two steps:
+ * times_derivative() returns weight * derivative, and times_rest() returns this product times rest. If the derivative
+ * may be infinite or NaN (PROG_DERIVATIVE 2), a weight or rest of 0 returns 0. */
 FXA_INLINE float times_derivative(float weight, float derivative)
 {
     return PROG_DERIVATIVE == 2 && weight == 0.f ? 0.f : weight * derivative;

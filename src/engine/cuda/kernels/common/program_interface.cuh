@@ -53,7 +53,7 @@
  *                             s: product of Q and K; may be 0 without PROG_DERIVATIVE. Reads only q, k and offsets.
  *   scatter(a, b, h, s, pair, ds)   ds = d loss / d new score; all lanes of a warp call it together, with ds = 0 where
  *                             there is nothing to add (sum_lanes())
- *   diagonal(a, b, h, d)      value of the diagonal row at d = q - k
+ *   diagonal(a, b, h, d)      value at d = q - k of the diagonal row, the table over q - k (FxaDiagonal)
  *   tile_class(a, b, h, q0, q1, k0, k1)   TILE_EMPTY, TILE_PARTIAL or TILE_FULL for the pairs q0..q1 x k0..k1
  */
 #ifndef FXA_CUDA_COMMON_PROGRAM_INTERFACE_CUH
@@ -65,10 +65,14 @@
 #include "common/trig.cuh"
 #include "common/varlen.cuh"
 
-/* A pair of query q and key k. q_off = q - the thread's first query, k_off = k - its first key. The offsets are
- * constants after unrolling, so an expression that is affine in q and k costs one addition of a constant to a base that
- * tile() computes. diagonal, dense: elements of the diagonal row and the dense tensor; q_word, k_word: values
- * of captured tensors that depend on q or k alone (FxaOperand). */
+/* A pair of query q and key k, and the values that functions of Program read for it:
+ *
+ *   q_off, k_off     q - the thread's first query, k - the thread's first key: constants after unrolling, so an
+ *                    expression that is affine in q and k costs one addition of a constant to a base, which
+ *                    Program::tile() computes once per tile
+ *   diagonal         the part of the score that depends on b, h and q - k alone (FxaDiagonal)
+ *   dense            the element [b, h, q, k] of a captured tensor of 16-bit elements
+ *   q_word, k_word   values of captured tensors that depend on q or on k alone (FxaOperand) */
 struct Pair {
     int q, k, q_off, k_off;
     float diagonal, dense;

@@ -70,10 +70,13 @@ FXA_INLINE u32 trig_shift(u32 high, u32 low, u32 by)
 }
 
 /*
- * Returns the sine of x plus `more` quarter turns, for x of any size. |x| = m 2^(e - 158) with m of 32 bits. The bits
- * of 2 / pi whose products with m are multiples of a full turn are skipped; the product of m with the next 96 bits is
- * taken modulo four quarters. Of its first 62 bits after the point only the last may be wrong, and no float is closer
- * than 2^-34 to a multiple of a quarter turn.
+ * Returns the sine of x plus `more` quarter turns, for |x| > TRIG_MAX_REDUCED; NaN if x is infinite.
+ *
+ * |x| = m * 2^(e - 158): m is the mantissa as 32 bits, the first of which is 1, and e is the exponent field of x. `all`
+ * is the number of quarter turns, |x| * 2 / pi, modulo 4, with 62 bits after the binary point. The bits of 2 / pi whose
+ * products with m are multiples of 4 quarter turns are skipped, and the next 96 bits are multiplied by m. `all` is too
+ * small by less than 2^-61 quarter turns, and no float of this size is closer than 2^-30 quarter turns to a multiple of
+ * a quarter turn, so the relative error of the rest is below 2^-31 before the rest is rounded to f32.
  */
 static __device__ __noinline__ float trig_large(float x, int more)
 {

@@ -41,8 +41,11 @@ struct ForwardMainloop : ForwardSoftmax {
         named_sync(BAR_CLEAR + group, 128);
     }
 
-    /* Replaces elements of V in a recompute pass as values_of(tile) says (common/nonfinite.cuh), by all consumer
-     * warpgroups together, before one of them multiplies V. */
+    /* In a recompute pass (common/nonfinite.cuh), replaces elements of a tile of V in shared memory, before it is
+     * multiplied by P. values_of(tile) is the pass: VALUES_FINITE replaces infinities and NaN by 0; VALUES_POS_INF and
+     * VALUES_NEG_INF replace NaN and infinities of their sign by 1, all other elements by 0. All consumer warpgroups
+     * call this function together, because they share the tile. If VALUES_FINITE replaces an element, sets
+     * v_nonfinite, so that the other two passes follow. */
     FXA_INLINE void replace_values(int tile) const
     {
         if (!(tile & RECOMPUTE)) return;
