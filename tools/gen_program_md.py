@@ -299,8 +299,8 @@ and compute differences of ints, or subtract an offset before you store them as 
 The positions q and k count from 0 in each sequence of a batch; index maps give the parts of a
 larger problem their positions in the entire problem. If the first row is not at position 0
 (decoding, chunks of a prompt), `FXA_Q_START` passes the q of the first row of each batch entry.
-`FXA_BOTTOM_RIGHT` without `FXA_CAUSAL` and `FXA_WINDOW` aligns the last row with the last key: q
-becomes q + k_len - q_len. With `FXA_Q_START` or `FXA_BOTTOM_RIGHT`, one program serves prefill,
+`FXA_BOTTOM_RIGHT` with neither `FXA_CAUSAL` nor `FXA_WINDOW` aligns the last row with the last key:
+q becomes q + k_len - q_len. With `FXA_Q_START` or `FXA_BOTTOM_RIGHT`, one program serves prefill,
 chunks and decoding (see the rule for [coordinates](numerics.md#coordinates)). Coordinates wrap at
 32 bits, as all ints do.
 

@@ -18,6 +18,7 @@ include_directories("%s/include" "%s/tests")
 foreach(name some none broken)
   add_executable(${name} ${name}.c)
   target_link_libraries(${name} m)
+  target_link_options(${name} PRIVATE LINKER:--unresolved-symbols=ignore-all) # functions of the library, which t.h names
   add_test(NAME ${name} COMMAND ${name})
 endforeach()
 add_test(NAME one COMMAND some that_passes)
