@@ -95,8 +95,9 @@ def attention(q: Any, k: Any, v: Any, score_mod: Mod = None, mask_mod: Mod = Non
     `dropout_p, seed`: dropout of softmax probabilities, with a 64-bit seed, or with dropout_key, a key of jax.random.
     `return_lse`: returns (out, lse).
     `deterministic`: requires the same bits in every run; raises an error if no engine can guarantee equal bits.
-    `bounds_check`: on the CPU, an index outside its captured array is an error of the run. Without bounds_check, an
-        index outside its captured array reads 0.
+    `bounds_check`: on the CPU, an index of a program's text outside its captured array is an error of the run. Without
+        bounds_check, such an index reads 0. Functions follow JAX's index modes instead (by default: the nearest
+        element), so their indices are never outside.
     `engine`: the name of an engine; None selects the best one.
 
     Names of jax.nn, Flax and Transformer Engine are accepted as aliases: causal (is_causal), dropout (dropout_p),
