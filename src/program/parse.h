@@ -24,7 +24,7 @@
 /* Maximum number of tokens that loop iterations and calls read again. It bounds the work of nested loops. */
 #define PARSE_MAX_STEPS 250000
 #define PARSE_MAX_PARAMETERS 16 /* maximum number of a function's parameters */
-/* placeholder for every value while a function's body is only checked; never a builder's value */
+/* the value of every expression while a function's body is only checked; the builder makes no value with this number */
 #define PARSE_ANY INT32_MAX
 
 typedef enum fxa__symbol_kind {

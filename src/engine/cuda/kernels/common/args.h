@@ -220,7 +220,7 @@ struct FxaArgs {
      * of (b, KV head) i. NULL = fxa_grad_q_finish waits for the end of the backward kernel */
     unsigned *sent;
     unsigned *next_tile; /* tile counter of persistent kernels: 0 before and after every launch */
-    /* for each query tile: 1 + index of the CTA that recomputes the tile; 0 = none, as before and after every launch.
+    /* for each query tile: 1 + index of the CTA that recomputes the tile; 0 = none. All are 0 between launches.
      * Decode: flags of the work items that are stored, then a list of work items to recompute (sm90/decode.cu) */
     int *redo;
     const int *q_lens, *k_lens;     /* [batch] lengths; NULL = all batch entries have q_len queries, k_len keys */

@@ -34,8 +34,7 @@ FXA_INLINE float row_maximum_of(float top, float sum, float unit)
  *
  * A row whose maximum overflows when multiplied by log2(e) (-3.4e38, a common large-negative mask) still gets a finite
  * LSE: its maximum, because the logarithm of the sum is negligible. A sink of that magnitude is treated likewise. The
- * sum is multiplied by 2^bias before the logarithm. To add the bias afterwards, to a logarithm near -24, would be less
- * precise.
+ * sum is multiplied by 2^bias before the logarithm, because adding the bias to a logarithm near -24 is less precise.
  */
 struct SoftmaxEpilogue {
     float factor, lse;
